@@ -1,0 +1,1 @@
+"""Pure functions from tensors to tensors: one equation each."""
