@@ -1,3 +1,48 @@
 """Group-relative policy optimisation in small, typed, composable PyTorch pieces."""
 
 __version__ = "0.1.0.dev0"
+
+# ruff: noqa: I001  the layers, from the equations up
+
+from grpolib import functional as functional
+
+from grpolib.batch import GroupBatch as GroupBatch
+from grpolib.batch import Minibatch as Minibatch
+from grpolib.batch import MinibatchPlan as MinibatchPlan
+from grpolib.batch import StepInputs as StepInputs
+from grpolib.batch import step_weights as step_weights
+
+from grpolib.policies import Action as Action
+from grpolib.policies import ActingPolicy as ActingPolicy
+from grpolib.policies import Evaluation as Evaluation
+from grpolib.policies import Policy as Policy
+from grpolib.policies import as_policy as as_policy
+from grpolib.policies import mlp as mlp
+from grpolib.sampling import GroupSampler as GroupSampler
+from grpolib.sampling import Sampler as Sampler
+
+from grpolib.estimators import AdvantageEstimator as AdvantageEstimator
+from grpolib.estimators import GroupZScore as GroupZScore
+from grpolib.estimators import LeaveOneOut as LeaveOneOut
+from grpolib.estimators import ProcessSupervision as ProcessSupervision
+from grpolib.estimators import TimestepLeaveOneOut as TimestepLeaveOneOut
+from grpolib.losses import ClippedSurrogateLoss as ClippedSurrogateLoss
+from grpolib.losses import K1 as K1
+from grpolib.losses import K2 as K2
+from grpolib.losses import K3 as K3
+from grpolib.losses import LossOutput as LossOutput
+from grpolib.losses import PolicyLoss as PolicyLoss
+from grpolib.reference import ReferencePolicy as ReferencePolicy
+
+from grpolib import recipes as recipes
+from grpolib.algorithms import GRPOTrainer as GRPOTrainer
+from grpolib.callbacks import Callback as Callback
+from grpolib.callbacks import EvaluateEvery as EvaluateEvery
+from grpolib.checkpoint import load_policy as load_policy
+from grpolib.checkpoint import save_policy as save_policy
+from grpolib.evaluation import EvaluationReport as EvaluationReport
+from grpolib.evaluation import evaluate as evaluate
+from grpolib.loggers import CSVLogger as CSVLogger
+from grpolib.loggers import Logger as Logger
+from grpolib.recipes import Recipe as Recipe
+from grpolib.trainer import Trainer as Trainer

@@ -1,0 +1,109 @@
+"""Land the lunar lander without a critic: train, evaluate both ways, draw the curves.
+
+    python examples/lunarlander.py                      # critic-free GRPO, about four minutes on one core
+    python examples/lunarlander.py --recipe grpo        # GRPO as published: it learns, but does not land
+
+Needs the extras box2d and plots. Everything is written to a new folder, `runs/...` unless `--out` names one.
+"""
+
+import argparse
+import json
+import time
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from grpolib import Callback, EvaluationReport, GRPOTrainer, Trainer, mlp, recipes
+from grpolib.callbacks import evaluation_line
+
+RECIPES = {"critic-free": recipes.critic_free, "grpo": recipes.grpo}
+
+
+class PrintEvaluations(Callback):
+    """A line per evaluation, also where there is no terminal and so no progress bar."""
+
+    def on_evaluation(self, trainer: Trainer, report: EvaluationReport) -> None:
+        tqdm.write(evaluation_line(trainer.num_steps, report))
+
+
+def draw_curves(run_folder: Path, title: str) -> Path:
+    """Draw the six panels of a run from its CSV files."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    metrics = np.genfromtxt(run_folder / "metrics.csv", delimiter=",", names=True, ndmin=1)
+    evaluations = np.genfromtxt(run_folder / "evaluations.csv", delimiter=",", names=True, ndmin=1)
+    kl, kl_title = (
+        ("kl_reference", "KL to the reference")
+        if "kl_reference" in metrics.dtype.names
+        else ("kl_old", "KL to the sampling policy")
+    )
+    panels = [
+        ("return_mean", "training return (sampled)"),
+        (None, "evaluation return, 10 held-out starts"),
+        ("group_return_std", "spread of returns within a group"),
+        (kl, f"{kl_title} [nats]"),
+        ("entropy", "entropy [nats]"),
+        ("clip_fraction", "clip fraction"),
+    ]
+    figure, axes = plt.subplots(2, 3, figsize=(13, 6.5), layout="constrained")
+    for axis, (column, name) in zip(axes.flat, panels, strict=True):
+        if column is None:
+            for way in ("argmax", "sampled"):
+                axis.plot(evaluations["num_steps"] / 1e6, evaluations[f"{way}_mean"], label=way)
+            axis.legend(frameon=False)
+        else:
+            axis.plot(metrics["num_steps"] / 1e6, metrics[column])
+        axis.set_title(name, fontsize=11)
+        axis.set_xlabel("million environment steps")
+        axis.grid(alpha=0.3)
+    for axis in axes.flat[:2]:
+        axis.axhline(200, color="0.4", linestyle="--", linewidth=1)
+        axis.text(0, 203, "solved", color="0.4", fontsize=9, va="bottom")
+    figure.suptitle(title)
+    figure.savefig(run_folder / "curves.png", dpi=120)
+    plt.close(figure)
+    return run_folder / "curves.png"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", choices=RECIPES, default="critic-free", help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="of the policy and the trainer, default: %(default)s")
+    parser.add_argument("--total-steps", type=int, default=2_000_000, help="environment steps, default: %(default)s")
+    parser.add_argument("--out", type=Path, help="run folder; must be new or empty")
+    args = parser.parse_args()
+    out = args.out or Path("runs") / f"lunarlander-{args.recipe}-{args.seed}-{datetime.now():%Y%m%d-%H%M%S}"
+
+    start = time.perf_counter()
+    policy = mlp(8, 64, 64, 4, seed=args.seed)
+    trainer = GRPOTrainer(
+        policy,
+        "LunarLander-v3",
+        recipe=RECIPES[args.recipe](),
+        seed=args.seed,
+        run_folder=out,
+        callbacks=[PrintEvaluations()],
+    )
+    trainer.train(total_steps=args.total_steps)
+    minutes = (time.perf_counter() - start) / 60
+
+    report = trainer.evaluate(episodes=50)
+    result = {"recipe": args.recipe, "seed": args.seed, "steps": trainer.num_steps, "iterations": trainer.iteration}
+    result |= {"minutes": round(minutes, 2), **report.as_row()}
+    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+    picture = draw_curves(
+        out, f"LunarLander-v3, {args.recipe}, seed {args.seed}: final return {report.argmax.mean:.0f} (argmax)"
+    )
+    print(
+        f"\nThe 50 reported starts, after {trainer.num_steps:,} steps and {minutes:.1f} minutes of training:\n{report}"
+    )
+    print(f"\nresult.json, metrics.csv, evaluations.csv, best/, last/ and {picture.name} are in {out}")
+
+
+if __name__ == "__main__":
+    main()

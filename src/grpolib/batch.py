@@ -1,0 +1,459 @@
+"""The central data structure: ragged episodes of several groups, end to end, without padding.
+
+Axis letters are the same in the whole library: S steps, N episodes, M groups, G group size, T padded
+length, A actions. A row is a step, an episode is a run of rows, a group is a run of episodes.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast, get_args
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+from typing_extensions import Self
+
+from grpolib.functional import discounted_returns, episode_ids, offsets, timesteps
+
+Reduction = Literal["episode_mean", "step_mean", "constant"]
+
+
+class Inputs(Protocol):
+    """What a policy reads to score the steps of a batch; selected by step or by whole episode."""
+
+    def select_steps(self, steps: Int[Tensor, " s"]) -> Self:
+        """The inputs of single steps, in the order of `steps`."""
+        ...
+
+    def select_episodes(self, episodes: Int[Tensor, " n"], steps: Int[Tensor, " s"]) -> Self:
+        """The inputs of whole episodes, whose rows are `steps`."""
+        ...
+
+    def concatenate(self, others: Sequence[Self]) -> Self:
+        """These inputs followed by those of `others`."""
+        ...
+
+    def to(self, device: torch.device) -> Self:
+        """The same inputs on another device."""
+        ...
+
+
+InputsT = TypeVar("InputsT", bound=Inputs)
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """Observations and actions of a memoryless policy: one row a step."""
+
+    observations: Shaped[Tensor, "S ..."]
+    actions: Shaped[Tensor, "S ..."]
+
+    def __post_init__(self) -> None:
+        if len(self.observations) != len(self.actions):
+            raise ValueError(
+                f"{len(self.observations)} observations and {len(self.actions)} actions: one row a step each"
+            )
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def select_steps(self, steps: Int[Tensor, " s"]) -> "StepInputs":
+        """The inputs of single steps, in the order of `steps`."""
+        return StepInputs(self.observations[steps], self.actions[steps])
+
+    def select_episodes(self, episodes: Int[Tensor, " n"], steps: Int[Tensor, " s"]) -> "StepInputs":
+        """The inputs of whole episodes, whose rows are `steps`."""
+        return self.select_steps(steps)
+
+    def concatenate(self, others: "Sequence[StepInputs]") -> "StepInputs":
+        """These inputs followed by those of `others`."""
+        parts = (self, *others)
+        return StepInputs(torch.cat([part.observations for part in parts]), torch.cat([part.actions for part in parts]))
+
+    def to(self, device: torch.device) -> "StepInputs":
+        """The same inputs on another device."""
+        return StepInputs(self.observations.to(device), self.actions.to(device))
+
+
+@dataclass(frozen=True)
+class MinibatchPlan:
+    """How often the batch is gone through, and in what pieces.
+
+    Args:
+        epochs: Passes over the batch, >= 1; each draws a new permutation.
+        size: Steps (or episodes) per optimizer step; None takes the whole batch. A short last one is kept.
+        by: "step" for memoryless policies; "episode" keeps episodes whole, which a ratio per episode,
+            a recurrent policy and text need.
+    """
+
+    epochs: int = 4
+    size: int | None = 64
+    by: Literal["step", "episode"] = "step"
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or (self.size is not None and self.size < 1):
+            raise ValueError(f"epochs and size must be at least 1, got epochs={self.epochs}, size={self.size}")
+        if self.by not in ("step", "episode"):
+            raise ValueError(f"by must be 'step' or 'episode', got {self.by!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Minibatch(Generic[InputsT]):
+    """What the losses read for one optimizer step: s steps, or n whole episodes of s steps.
+
+    `weights` say what "mean" means: a loss is `(per step x weights).sum()`. `lengths` are there when the
+    episodes are whole.
+    """
+
+    inputs: InputsT
+    old_log_probs: Float[Tensor, " s"]
+    advantages: Float[Tensor, " s"]
+    weights: Float[Tensor, " s"]
+    reference_log_probs: Float[Tensor, " s"] | None = None
+    reference_parameters: Float[Tensor, "s P"] | None = None
+    returns: Float[Tensor, " s"] | None = None
+    lengths: Int[Tensor, " n"] | None = None
+
+    def select(
+        self,
+        steps: Int[Tensor, " s2"],
+        *,
+        inputs: InputsT,
+        weights: Float[Tensor, " s2"],
+        lengths: Int[Tensor, " n2"] | None = None,
+    ) -> "Minibatch[InputsT]":
+        """The rows `steps`, with the inputs, weights and whole episodes that go with them."""
+        return Minibatch(
+            inputs=inputs,
+            old_log_probs=self.old_log_probs[steps],
+            advantages=self.advantages[steps],
+            weights=weights,
+            reference_log_probs=_select(self.reference_log_probs, steps),
+            reference_parameters=_select(self.reference_parameters, steps),
+            returns=_select(self.returns, steps),
+            lengths=lengths,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupBatch(Generic[InputsT]):
+    """Episodes of several groups, end to end, no padding; checked once, when it is made.
+
+    Args:
+        inputs: What the policy, the critic and `AnchorState` read.
+        log_probs: log pi_old(a|s) at sampling time; nats, no gradient.
+        rewards: As the environment gave them; never edited.
+        lengths: Steps per episode, >= 1; they sum to S.
+        group_ids: Group of each episode: 0..M-1, non-decreasing; groups may be uneven.
+        terminated: False where an episode was cut by a time limit or a rollout's end: a critic bootstraps.
+        final_inputs: The true observation after each episode's last step; read by a critic alone.
+        loss_mask: False leaves the numerator and the denominator of the loss.
+        scored: False takes an episode out of its group's statistics and out of the loss.
+        reward_mask: Where a process reward was given (0 is not "none"); read by `ProcessSupervision` alone.
+        reference_log_probs: Filled by `ReferencePolicy.annotate`.
+        reference_parameters: The reference's distribution parameters; filled where `ExactKL` is a loss.
+        penalties: KL in the reward, coefficient x k(log_probs, reference), detached.
+        values: Critic values of each step's observation.
+        final_values: Critic values of the final observations.
+        first_timesteps: Where in its true episode a segment starts.
+        metrics: What the sampler counted; one-dimensional tensors by name.
+
+    Raises:
+        ValueError: Shapes do not fit together, a length is below 1, ids are not sorted from 0, or a reward
+            or log-probability that counts is not finite.
+    """
+
+    inputs: InputsT
+    log_probs: Float[Tensor, " S"]
+    rewards: Float[Tensor, " S"]
+    lengths: Int[Tensor, " N"]
+    group_ids: Int[Tensor, " N"]
+    terminated: Bool[Tensor, " N"]
+    final_inputs: Shaped[Tensor, "N ..."] | None = None
+    loss_mask: Bool[Tensor, " S"] | None = None
+    scored: Bool[Tensor, " N"] | None = None
+    reward_mask: Bool[Tensor, " S"] | None = None
+    reference_log_probs: Float[Tensor, " S"] | None = None
+    reference_parameters: Float[Tensor, "S P"] | None = None
+    penalties: Float[Tensor, " S"] | None = None
+    values: Float[Tensor, " S"] | None = None
+    final_values: Float[Tensor, " N"] | None = None
+    first_timesteps: Int[Tensor, " N"] | None = None
+    metrics: Mapping[str, Shaped[Tensor, " k"]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._check_lengths()
+        self._check_shapes()
+        self._check_groups()
+        self._check_finite("reward", self.rewards)
+        self._check_finite("log-probability", self.log_probs)
+
+    @property
+    def num_steps(self) -> int:
+        """S."""
+        return len(self.rewards)
+
+    @property
+    def num_episodes(self) -> int:
+        """N."""
+        return len(self.lengths)
+
+    @cached_property
+    def num_groups(self) -> int:
+        """M."""
+        return int(self.group_ids[-1]) + 1
+
+    @cached_property
+    def offsets(self) -> Int[Tensor, " N_plus_1"]:
+        """First row of each episode, and S."""
+        return offsets(self.lengths)
+
+    @cached_property
+    def episode_ids(self) -> Int[Tensor, " S"]:
+        """The episode of each step."""
+        return episode_ids(self.lengths)
+
+    @cached_property
+    def timesteps(self) -> Int[Tensor, " S"]:
+        """Steps since the start of the row's episode, from 0."""
+        return timesteps(self.lengths)
+
+    @cached_property
+    def episode_returns(self) -> Float[Tensor, " N"]:
+        """Undiscounted sum of each episode's rewards, in reward units."""
+        return discounted_returns(self.rewards, self.lengths)[self.offsets[:-1]]
+
+    @cached_property
+    def counted(self) -> Bool[Tensor, " S"] | None:
+        """Steps that the loss counts: unmasked, of a scored episode; None where all of them do."""
+        if self.scored is None:
+            return self.loss_mask
+        of_scored = self.scored[self.episode_ids]
+        return of_scored if self.loss_mask is None else of_scored & self.loss_mask
+
+    def minibatches(
+        self,
+        advantages: Float[Tensor, " S"],
+        reduction: Reduction,
+        plan: MinibatchPlan,
+        rng: torch.Generator,
+        *,
+        returns: Float[Tensor, " S"] | None = None,
+        max_length: int | None = None,
+    ) -> Iterator[Minibatch[InputsT]]:
+        """The minibatches of all epochs, each shuffled anew; one in which no step counts is left out.
+
+        By step, the whole batch's weights are multiplied by S / s, so that every minibatch is an unbiased
+        estimate of the whole. By episode, weights are computed from the minibatch's own episodes.
+
+        Args:
+            advantages: One per step, as an estimator returned them.
+            reduction: What "mean" means; see `step_weights`.
+            plan: Epochs, size and unit of the minibatches.
+            rng: Draws the permutations (a CPU generator).
+            returns: Targets of a value loss.
+            max_length: Divisor of the "constant" reduction.
+        """
+        if advantages.shape != self.rewards.shape:
+            raise ValueError(
+                f"advantages have shape {tuple(advantages.shape)}, the batch has {self.num_steps} steps: "
+                "an estimator returns one advantage per step"
+            )
+        weights = step_weights(self.lengths, reduction, loss_mask=self.counted, max_length=max_length)
+        whole = self._as_minibatch(advantages, weights.to(advantages.dtype), returns)
+        if plan.by == "step":
+            minibatches = _by_step(whole, plan, rng)
+        else:
+            minibatches = self._by_episode(whole, reduction, plan, rng, max_length)
+        if self.counted is None:
+            return minibatches
+        return (minibatch for minibatch in minibatches if bool(minibatch.weights.any()))
+
+    def to(self, device: torch.device) -> "GroupBatch[InputsT]":
+        """The same batch on another device; itself where it is there already."""
+        if self.rewards.device == device:
+            return self
+        moved = {
+            f.name: value.to(device) for f in dataclasses.fields(self) if hasattr(value := getattr(self, f.name), "to")
+        }
+        return dataclasses.replace(self, **moved)
+
+    def _as_minibatch(self, advantages: Tensor, weights: Tensor, returns: Tensor | None) -> Minibatch[InputsT]:
+        return Minibatch(
+            inputs=self.inputs,
+            old_log_probs=self.log_probs,
+            advantages=advantages,
+            weights=weights,
+            reference_log_probs=self.reference_log_probs,
+            reference_parameters=self.reference_parameters,
+            returns=returns,
+            lengths=self.lengths,
+        )
+
+    def _by_episode(
+        self,
+        whole: Minibatch[InputsT],
+        reduction: Reduction,
+        plan: MinibatchPlan,
+        rng: torch.Generator,
+        max_length: int | None,
+    ) -> Iterator[Minibatch[InputsT]]:
+        for _ in range(plan.epochs):
+            order = torch.randperm(self.num_episodes, generator=rng).to(self.lengths.device)
+            for episodes in order.split(plan.size or self.num_episodes):
+                steps = self.steps_of(episodes)
+                lengths = self.lengths[episodes]
+                weights = step_weights(
+                    lengths, reduction, loss_mask=_select(self.counted, steps), max_length=max_length
+                )
+                yield whole.select(
+                    steps,
+                    inputs=self.inputs.select_episodes(episodes, steps),
+                    weights=weights.to(whole.weights.dtype),
+                    lengths=lengths,
+                )
+
+    def steps_of(self, episodes: Int[Tensor, " n"]) -> Int[Tensor, " s"]:
+        """The rows of whole episodes, in the order of `episodes`."""
+        lengths = self.lengths[episodes]
+        return self.offsets[episodes][episode_ids(lengths)] + timesteps(lengths)
+
+    def _check_lengths(self) -> None:
+        if self.lengths.ndim != 1 or len(self.lengths) == 0:
+            raise ValueError(f"lengths have shape {tuple(self.lengths.shape)}: a batch needs at least one episode")
+        if bool((self.lengths < 1).any()):
+            episode = int((self.lengths < 1).nonzero()[0])
+            raise ValueError(f"episode {episode} has {int(self.lengths[episode])} steps: every episode has >= 1")
+
+    def _check_shapes(self) -> None:
+        num_steps = int(self.lengths.sum())
+        per_step = (
+            "log_probs",
+            "rewards",
+            "loss_mask",
+            "reward_mask",
+            "reference_log_probs",
+            "penalties",
+            "values",
+        )
+        per_episode = ("lengths", "group_ids", "terminated", "scored", "final_values", "first_timesteps")
+        for names, rows in ((per_step, num_steps), (per_episode, len(self.lengths))):
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and value.shape != (rows,):
+                    raise ValueError(
+                        f"{name} has shape {tuple(value.shape)}, expected ({rows},): scalars per step or "
+                        "episode are one-dimensional and lengths sum to the number of steps"
+                    )
+        if isinstance(self.inputs, StepInputs) and len(self.inputs) != num_steps:
+            raise ValueError(f"inputs have {len(self.inputs)} rows, lengths sum to {num_steps} steps")
+
+    def _check_groups(self) -> None:
+        change = self.group_ids.diff(prepend=self.group_ids.new_zeros(1))
+        if int(self.group_ids[0]) != 0 or bool(((change != 0) & (change != 1)).any()):
+            raise ValueError(f"group_ids must count 0, 1, ... without gaps, sorted; got {self.group_ids[:20].tolist()}")
+
+    def _check_finite(self, name: str, values: Tensor) -> None:
+        bad = ~values.isfinite()
+        if self.counted is not None:
+            bad &= self.scored[self.episode_ids] if name == "reward" and self.scored is not None else self.counted
+        if bool(bad.any()):
+            step = int(bad.nonzero()[0])
+            episode = int(self.episode_ids[step])
+            group = int(self.group_ids[episode])
+            member = episode - int((self.group_ids < group).sum())
+            raise ValueError(
+                f"{name} {float(values[step])} at step {int(self.timesteps[step])} of member {member} of group "
+                f"{group}: rewards and log-probabilities must be finite; set scored=False to leave an episode out"
+            )
+
+
+def step_weights(
+    lengths: Int[Tensor, " N"],
+    reduction: Reduction,
+    *,
+    loss_mask: Bool[Tensor, " S"] | None = None,
+    max_length: int | None = None,
+) -> Float[Tensor, " S"]:
+    """One weight per step that says what "mean" means; the loss is `(per step x weights).sum()`.
+
+    - "episode_mean": 1 / (N len), GRPO's 1/|o_i|: every episode counts the same.
+    - "step_mean": 1 / S, the token mean of DAPO: every step counts the same.
+    - "constant": 1 / (N max_length), Dr. GRPO: a step's weight does not depend on its episode's length.
+
+    Lengths count unmasked steps. An episode with none leaves N, except in "constant", which keeps all N.
+
+    Args:
+        lengths: Steps per episode, >= 1.
+        reduction: One of the three names.
+        loss_mask: False gives a step weight 0.
+        max_length: Longest possible episode in steps; needed by "constant" alone.
+
+    Returns:
+        Weights >= 0; they sum to 1 (or below, for "constant"), and to 0 where no step counts.
+
+    Raises:
+        ValueError: An unknown reduction, or "constant" without max_length.
+
+    Source: DeepSeekMath (arXiv:2402.03300) eq. 3; DAPO (arXiv:2503.14476) eq. 8; Dr. GRPO (arXiv:2503.20783).
+
+    >>> step_weights(torch.tensor([1, 3]), "episode_mean")
+    tensor([0.5000, 0.1667, 0.1667, 0.1667])
+    """
+    if reduction not in get_args(Reduction):
+        raise ValueError(f"reduction must be one of {get_args(Reduction)}, got {reduction!r}")
+    ids = episode_ids(lengths)
+    if loss_mask is not None and loss_mask.shape != ids.shape:
+        raise ValueError(f"loss_mask has shape {tuple(loss_mask.shape)}, lengths sum to {len(ids)} steps")
+    counted = torch.ones_like(ids, dtype=torch.float64) if loss_mask is None else loss_mask.double()
+    unmasked = torch.zeros_like(lengths, dtype=torch.float64).index_add_(0, ids, counted)
+    if reduction == "step_mean":
+        divisor = unmasked.sum().expand(len(lengths))
+    elif reduction == "episode_mean":
+        divisor = (unmasked > 0).sum() * unmasked
+    elif max_length is None:
+        raise ValueError(
+            "reduction 'constant' divides by max_length, and the sampler has none: give the environment a time limit"
+        )
+    else:
+        divisor = torch.full_like(unmasked, len(lengths) * max_length)
+    # An episode without a counted step has divisor 0 and only zeros above it.
+    return (counted / divisor.clamp(min=1.0)[ids]).float()
+
+
+def concatenate(batches: Sequence[GroupBatch[InputsT]]) -> GroupBatch[InputsT]:
+    """The groups of several batches, one batch after the other; group ids go on counting."""
+    first, *rest = batches
+    shifts = [0]
+    for batch in batches[:-1]:
+        shifts.append(shifts[-1] + batch.num_groups)
+    joined: dict[str, Any] = {
+        f.name: _concatenate_field([getattr(batch, f.name) for batch in batches]) for f in dataclasses.fields(first)
+    }
+    joined["inputs"] = first.inputs.concatenate([batch.inputs for batch in rest])
+    joined["group_ids"] = torch.cat([batch.group_ids + shift for batch, shift in zip(batches, shifts, strict=True)])
+    joined["metrics"] = {name: torch.cat([batch.metrics[name] for batch in batches]) for name in first.metrics}
+    return cast("GroupBatch[InputsT]", GroupBatch(**joined))
+
+
+def _concatenate_field(values: list[Any]) -> Tensor | None:
+    return torch.cat(values) if isinstance(values[0], Tensor) else None
+
+
+def _select(values: Tensor | None, rows: Tensor) -> Tensor | None:
+    return None if values is None else values[rows]
+
+
+def _by_step(whole: Minibatch[InputsT], plan: MinibatchPlan, rng: torch.Generator) -> Iterator[Minibatch[InputsT]]:
+    num_steps = len(whole.weights)
+    size = min(plan.size or num_steps, num_steps)
+    for _ in range(plan.epochs):
+        order = torch.randperm(num_steps, generator=rng).to(whole.weights.device)
+        for steps in order.split(size):
+            yield whole.select(
+                steps,
+                inputs=whole.inputs.select_steps(steps),
+                weights=whole.weights[steps] * (num_steps / len(steps)),
+            )

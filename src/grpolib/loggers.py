@@ -1,0 +1,102 @@
+"""Where the numbers go."""
+
+import csv
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from grpolib.callbacks import Callback
+from grpolib.checkpoint import save_policy, write_json
+from grpolib.evaluation import EvaluationReport
+from grpolib.metrics import Metrics
+
+if TYPE_CHECKING:
+    from grpolib.trainer import Trainer
+
+
+class Logger(Protocol):
+    """Takes rows of numbers."""
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Write one row; the names are the same in every row."""
+        ...
+
+    def close(self) -> None:
+        """Release the file; `log` opens it again."""
+        ...
+
+
+class CSVLogger:
+    """A CSV file with a header; every row is flushed, and logging after `close` goes on where it stopped.
+
+    Raises:
+        ValueError: A row whose names differ from the header's.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._file: Any = None
+        self._columns: list[str] | None = None
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Append a row."""
+        if self._file is None:
+            self._file = self._path.open("a", newline="")
+        writer = csv.writer(self._file)
+        if self._columns is None:
+            self._columns = list(row)
+            writer.writerow(self._columns)
+        if list(row) != self._columns:
+            raise ValueError(f"{self._path.name} has columns {self._columns}, the row has {list(row)}")
+        writer.writerow(row.values())
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class RunFolder(Callback):
+    """Writes a run: config.json, metrics.csv, evaluations.csv, and the best and last policy.
+
+    Args:
+        folder: Must not exist, or be empty; nothing is ever overwritten.
+        config: What config.json holds.
+
+    Raises:
+        FileExistsError: The folder has something in it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], config: Mapping[str, Any]) -> None:
+        self.path = Path(folder)
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise FileExistsError(
+                f"run folder {self.path} exists and is not empty: give another, nothing is overwritten"
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / "config.json", config)
+        self._metrics = CSVLogger(self.path / "metrics.csv")
+        self._evaluations = CSVLogger(self.path / "evaluations.csv")
+        self._best = float("-inf")
+
+    def on_iteration_end(self, trainer: "Trainer", metrics: Metrics) -> None:
+        """A row of metrics.csv."""
+        self._metrics.log(metrics)
+
+    def on_evaluation(self, trainer: "Trainer", report: EvaluationReport) -> None:
+        """A row of evaluations.csv; the policy is kept where its argmax return is the best so far."""
+        row = {"iteration": trainer.iteration, "num_steps": trainer.num_steps, **report.as_row()}
+        self._evaluations.log(row)
+        if report.argmax.mean > self._best:
+            self._best = report.argmax.mean
+            save_policy(trainer.policy, self.path / "best", **row)
+
+    def on_train_end(self, trainer: "Trainer") -> None:
+        """Write the last complete iteration's policy and close the files."""
+        if not trainer.is_mid_iteration:
+            save_policy(trainer.policy, self.path / "last", iteration=trainer.iteration, num_steps=trainer.num_steps)
+        self._metrics.close()
+        self._evaluations.close()

@@ -1,0 +1,99 @@
+"""From a network's output to a distribution, and from a distribution to an action.
+
+Draws come from a given generator: by inverse CDF for Categorical, mean + std x noise for Normal. Any other
+`Distribution` can only draw from the global generator, so it is forked, seeded from the given one and put back.
+"""
+
+import math
+from typing import Any
+
+import gymnasium
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, Independent, Normal
+
+
+def as_distribution(output: Any, space: gymnasium.Space[Any]) -> Distribution:
+    """The action distribution of a network's output.
+
+    Args:
+        output: A `Distribution` as it is; for Discrete logits [n, A]; for Box [n, 2 A] (means, then log
+            standard deviations) or a pair (mean, log std), each [n, A] or broadcastable to it.
+        space: The action space.
+
+    Raises:
+        ValueError: The output does not fit the space.
+    """
+    if isinstance(output, Distribution):
+        return output
+    if isinstance(space, Discrete):
+        return _categorical(output, space)
+    if isinstance(space, Box):
+        return _gaussian(output, space)
+    raise ValueError(f"action space {space} is not supported")
+
+
+def sample(distribution: Distribution, rng: torch.Generator) -> Tensor:
+    """One action per row, drawn from `rng` alone."""
+    if isinstance(distribution, Categorical):
+        return _inverse_cdf(distribution.probs, rng)
+    base = distribution.base_dist if isinstance(distribution, Independent) else distribution
+    if isinstance(base, Normal):
+        noise = torch.randn(base.mean.shape, generator=rng, dtype=base.mean.dtype).to(base.mean.device)
+        return base.mean + base.stddev * noise
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**62, (), generator=rng)))
+        return distribution.sample()
+
+
+def mode(distribution: Distribution) -> Tensor:
+    """The most probable action per row; the mean where the distribution has no mode."""
+    try:
+        return distribution.mode
+    except NotImplementedError:
+        return distribution.mean
+
+
+def entropy(distribution: Distribution, log_probs: Tensor) -> Tensor:
+    """Entropy in nats; where it has no closed form, the estimate -log pi(a|s), without gradient."""
+    try:
+        return distribution.entropy()
+    except NotImplementedError:
+        return -log_probs.detach()
+
+
+def _categorical(output: Any, space: Discrete) -> Distribution:
+    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] != space.n:
+        raise ValueError(
+            f"the policy gave {_describe(output)} for {space}: expected logits of shape [n, {space.n}] or a "
+            "torch.distributions.Distribution"
+        )
+    return Categorical(logits=output, validate_args=False)
+
+
+def _gaussian(output: Any, space: Box) -> Distribution:
+    dimensions = math.prod(space.shape)
+    if isinstance(output, Tensor) and output.ndim == 2 and output.shape[1] == 2 * dimensions:
+        mean, log_std = output.chunk(2, dim=1)
+    elif isinstance(output, tuple) and len(output) == 2:
+        mean, log_std = output
+    else:
+        raise ValueError(
+            f"the policy gave {_describe(output)} for {space}: expected [n, {2 * dimensions}] (means, then log "
+            "standard deviations), a pair (mean, log_std), or a torch.distributions.Distribution"
+        )
+    mean = mean.reshape(-1, *space.shape)
+    std = log_std.exp().reshape(-1, *space.shape)
+    return Independent(Normal(mean, std, validate_args=False), len(space.shape), validate_args=False)
+
+
+def _inverse_cdf(probs: Tensor, rng: torch.Generator) -> Tensor:
+    cdf = probs.cumsum(-1)
+    draws = torch.rand(probs.shape[:-1], generator=rng, dtype=probs.dtype).to(probs.device)
+    # Strictly below the last entry and to the right of equal ones: an action of probability 0 is never drawn.
+    return torch.searchsorted(cdf, (draws * cdf[..., -1]).unsqueeze(-1), right=True).squeeze(-1)
+
+
+def _describe(output: Any) -> str:
+    return f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"

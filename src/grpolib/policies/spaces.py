@@ -1,0 +1,57 @@
+"""The border to Gymnasium: observations become tensors, actions become what an environment takes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def check_action_space(space: gymnasium.Space[Any]) -> None:
+    """Raise where no policy of this library can act in `space`."""
+    if isinstance(space, Discrete):
+        return
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
+        return
+    raise ValueError(
+        f"action space {space} is not supported: use Discrete or a floating-point Box, for instance through "
+        "gymnasium.wrappers.TransformAction"
+    )
+
+
+def check_observation_space(space: gymnasium.Space[Any]) -> None:
+    """Raise where observations of `space` cannot become one tensor."""
+    if not isinstance(space, Box):
+        raise ValueError(
+            f"observation space {space} is not supported: wrap the environment in "
+            "gymnasium.wrappers.FlattenObservation, which makes it a Box"
+        )
+
+
+def observation_dtype(space: gymnasium.Space[Any]) -> type[np.generic]:
+    """How observations are stored: images stay uint8, everything else becomes float32."""
+    return np.uint8 if space.dtype == np.uint8 else np.float32
+
+
+def environment_actions(actions: Tensor, space: gymnasium.Space[Any]) -> Sequence[Any]:
+    """Sampled actions [n, ...] as the environment takes them.
+
+    Discrete: a plain int, counted from the space's start. Box: clipped to the bounds, in the space's dtype;
+    the batch keeps the action as it was sampled, so that its log-probability stays the right one.
+    """
+    if isinstance(space, Discrete):
+        start = int(space.start)
+        return [start + action for action in actions.tolist()]
+    if isinstance(space, Box):
+        clipped: NDArray[Any] = np.clip(actions.numpy(force=True), space.low, space.high).astype(space.dtype)
+        return list(clipped)
+    raise ValueError(f"action space {space} is not supported")
+
+
+def as_tensor(array: NDArray[Any], device: torch.device) -> Tensor:
+    """A tensor that shares memory with `array` where it can."""
+    return torch.from_numpy(array).to(device)

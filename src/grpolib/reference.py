@@ -1,0 +1,73 @@
+"""The reference policy of a KL term: a frozen copy, refreshed or mixed in at intervals."""
+
+import copy
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from grpolib.batch import GroupBatch
+from grpolib.losses import KLEstimator
+from grpolib.policies import Policy
+
+
+@dataclass(frozen=True)
+class ReferencePolicy:
+    """A frozen policy that a KL term compares with; a copy of the trained one, unless one is given.
+
+    Args:
+        refresh_every: Iterations between updates of the copy; None keeps it as it is (an SFT model).
+        mix: Share of the trained policy that an update brings in: reference <- mix x policy + (1 - mix) x
+            reference. 1 copies.
+        penalty: Puts the KL into the reward instead of the loss: fills `penalties` with coefficient x estimate,
+            detached.
+        policy: The frozen policy; None takes a copy of the trained one when training starts.
+
+    Raises:
+        ValueError: refresh_every < 1, or mix outside (0, 1].
+
+    Source: DeepSeekMath (arXiv:2402.03300) algorithm 1, iterative GRPO; TRL's `sync_ref_model` for the mix.
+    """
+
+    refresh_every: int | None = None
+    mix: float = 1.0
+    penalty: KLEstimator | None = None
+    policy: Policy | None = dataclasses.field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.refresh_every is not None and self.refresh_every < 1:
+            raise ValueError(f"refresh_every is {self.refresh_every}: refresh every >= 1 iterations, or None for never")
+        if not 0 < self.mix <= 1:
+            raise ValueError(f"mix is {self.mix}: it must lie in (0, 1]; 1 copies the policy")
+
+    def started_from(self, policy: Policy) -> "ReferencePolicy":
+        """This reference with a frozen copy of its own; the receiver is not changed."""
+        frozen = copy.deepcopy(policy if self.policy is None else self.policy)
+        frozen.train(False)
+        for parameter in frozen.parameters():
+            parameter.requires_grad_(False)
+        return replace(self, policy=frozen)
+
+    @torch.no_grad()
+    def annotate(self, batch: GroupBatch[Any]) -> GroupBatch[Any]:
+        """The batch with `reference_log_probs` (and `penalties`, where the KL is in the reward)."""
+        if self.policy is None:
+            raise ValueError("the reference has no policy yet: call started_from(policy)")
+        log_probs = self.policy.evaluate(batch.inputs).log_probs
+        if self.penalty is None:
+            return replace(batch, reference_log_probs=log_probs)
+        penalties = self.penalty.coefficient * self.penalty.estimate(batch.log_probs, log_probs)
+        return replace(batch, reference_log_probs=log_probs, penalties=penalties)
+
+    @torch.no_grad()
+    def update(self, policy: Policy, iteration: int) -> None:
+        """Bring in the trained policy when the 1-based `iteration` is a multiple of `refresh_every`."""
+        if self.refresh_every is None or iteration % self.refresh_every != 0 or self.policy is None:
+            return
+        current = policy.state_dict()
+        for name, value in self.policy.state_dict().items():
+            if value.is_floating_point():
+                value.lerp_(current[name], self.mix)
+            else:
+                value.copy_(current[name])

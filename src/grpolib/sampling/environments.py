@@ -1,0 +1,87 @@
+"""Making the environments that a sampler owns."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import gymnasium
+from gymnasium.error import DependencyNotInstalled
+
+from grpolib.policies.spaces import check_action_space, check_observation_space
+
+Env: TypeAlias = gymnasium.Env[Any, Any]
+EnvFactory: TypeAlias = Callable[[], Env]
+EnvSource: TypeAlias = str | EnvFactory | Sequence[EnvFactory]
+"""An environment's id, a factory, or one factory per group member."""
+
+
+def make_environments(source: EnvSource, count: int) -> list[Env]:
+    """`count` plain environments, each its own, with supported and equal spaces.
+
+    Raises:
+        TypeError: `source` is not an id, a factory or a list of factories, or a factory makes something else.
+        ValueError: Wrong number of factories, or spaces that differ or are not supported.
+        ImportError: The environment needs a package that is not installed.
+    """
+    environments = [_make(factory) for factory in _factories(source, count)]
+    first = environments[0]
+    check_observation_space(first.observation_space)
+    check_action_space(first.action_space)
+    for environment in environments[1:]:
+        if (environment.observation_space, environment.action_space) != (
+            first.observation_space,
+            first.action_space,
+        ):
+            raise ValueError(
+                f"environments of a group must have equal spaces: {environment_name(environment)} has "
+                f"{environment.observation_space} and {environment.action_space}, the first has "
+                f"{first.observation_space} and {first.action_space}"
+            )
+    return environments
+
+
+def environment_name(environment: Env) -> str:
+    """The id an environment was registered under, else its class."""
+    spec = environment.spec
+    return spec.id if spec is not None else type(environment.unwrapped).__name__
+
+
+def time_limit(environment: Env) -> int | None:
+    """Longest possible episode in steps, where the environment says so."""
+    spec = environment.spec
+    return None if spec is None else spec.max_episode_steps
+
+
+def _factories(source: EnvSource, count: int) -> list[EnvFactory]:
+    if isinstance(source, str):
+        return [partial(gymnasium.make, source, disable_env_checker=True)] * count
+    if isinstance(source, Sequence) and not isinstance(source, str):
+        if len(source) != count:
+            raise ValueError(f"{len(source)} environment factories for {count} members: give one per member")
+        return list(source)
+    if isinstance(source, gymnasium.Env | gymnasium.vector.VectorEnv):
+        raise TypeError(
+            f"{source} is one environment, and each member of a group needs its own: give an id or a factory, "
+            "for instance lambda: gymnasium.make('CartPole-v1')"
+        )
+    if not callable(source):
+        raise TypeError(
+            f"an environment is given as an id or a factory, got {type(source).__module__}.{type(source).__name__}"
+            + ("; it must be a Gymnasium environment (not the old gym)" if hasattr(source, "step") else "")
+        )
+    return [source] * count
+
+
+def _make(factory: EnvFactory) -> Env:
+    try:
+        environment = factory()
+    except DependencyNotInstalled as error:
+        extra = "box2d" if "box2d" in str(error).lower() else None
+        command = f'pip install "grpolib[{extra}]"' if extra else str(error)
+        raise ImportError(f"the environment needs a package that is not installed: {command}") from error
+    if isinstance(environment, gymnasium.Env):
+        return environment
+    raise TypeError(
+        f"the environment factory made a {type(environment).__module__}.{type(environment).__name__}: it must "
+        "make a plain gymnasium.Env (not a vector environment, not the old gym)"
+    )

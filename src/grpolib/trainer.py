@@ -1,0 +1,236 @@
+"""The loop: sample, estimate, evaluate, step."""
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from typing_extensions import Unpack
+
+import grpolib
+from grpolib.callbacks import Callback, EvaluateEvery, ProgressBar
+from grpolib.checkpoint import describe
+from grpolib.evaluation import REPORTED_SEEDS, EvaluationReport, evaluate
+from grpolib.interrupts import deferred_interrupt
+from grpolib.loggers import RunFolder
+from grpolib.losses import AnyMinibatch
+from grpolib.metrics import MetricMeans, Metrics, batch_metrics
+from grpolib.policies import Policy, as_policy
+from grpolib.recipes import Pieces, Recipe, check_pieces
+from grpolib.sampling import GroupSampler, Sampler
+from grpolib.sampling.rollout import device_of, generator, one_torch_thread
+
+SMALL_POLICY = 1_000_000
+"""Parameters below which one torch thread is faster than several."""
+
+
+class Trainer:
+    """Trains a policy on the groups of a sampler with the pieces that it is given.
+
+    The policy is kept in evaluation mode: old, new and reference log-probabilities must come from the same
+    function, so dropout and the like stay off. The trainer draws from generators of its own, keyed by
+    (seed, iteration, group): the same seed gives the same bits.
+
+    Args:
+        policy: A `Policy`, or any `nn.Module` from observations to logits, Gaussian parameters or a
+            `Distribution`; trained in place.
+        sampler: Where groups come from.
+        seed: >= 0.
+        run_folder: Where config.json, metrics.csv, evaluations.csv, best/ and last/ go; None writes nothing.
+        callbacks: Called in this order, then the trainer's own (evaluation every 50,000 steps with a
+            run_folder, the folder's files, a progress bar on a terminal).
+        pieces: The fields of `Recipe`, by keyword.
+
+    Raises:
+        TypeError: A keyword that is no piece, or a policy that is no module.
+        ValueError: Pieces that do not fit together; see `Recipe`.
+        FileExistsError: The run folder is not empty.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | nn.Module,
+        sampler: Sampler,
+        *,
+        seed: int = 0,
+        run_folder: str | os.PathLike[str] | None = None,
+        callbacks: Sequence[Callback] = (),
+        **pieces: Unpack[Pieces],
+    ) -> None:
+        check_pieces(pieces)
+        if seed < 0:
+            raise ValueError(f"seed is {seed}: it must be >= 0")
+        self.recipe = Recipe(**pieces)
+        self.policy = _adapted(policy, sampler)
+        self.policy.train(False)
+        self.sampler = sampler
+        self.seed = seed
+        reference = self.recipe.reference
+        self.reference = None if reference is None else reference.started_from(self.policy)
+        self._parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+        self._is_small = sum(parameter.numel() for parameter in self._parameters) < SMALL_POLICY
+        self.optimizer = self.recipe.optimizer(self._parameters)
+        self.iteration = 0
+        self.num_steps = 0
+        self.target_steps: int | None = None
+        self.target_iterations: int | None = None
+        self.is_mid_iteration = False
+        self.callbacks = [*callbacks, *self._own_callbacks(run_folder, callbacks)]
+
+    def train(self, *, total_steps: int | None = None, iterations: int | None = None) -> None:
+        """Train until the run has `total_steps` environment steps, or for `iterations` further iterations.
+
+        An iteration is never cut: the run ends with at least `total_steps`, less than one iteration more.
+        The first Ctrl-C lets the iteration finish, then everything is written and KeyboardInterrupt raised; a
+        second one stops at once.
+
+        Args:
+            total_steps: Steps of the run, counted from its start, >= 1.
+            iterations: Further iterations, >= 1.
+
+        Raises:
+            TypeError: Neither or both are given.
+            ValueError: One of them is below 1.
+        """
+        self._set_target(total_steps, iterations)
+        try:
+            with deferred_interrupt() as interrupt:
+                self._notify_start()
+                while not self._is_finished():
+                    metrics = self.step()
+                    verdicts = [callback.on_iteration_end(self, metrics) for callback in self.callbacks]
+                    if interrupt.requested:
+                        raise KeyboardInterrupt
+                    if False in verdicts:
+                        break
+        finally:
+            for callback in self._started:
+                callback.on_train_end(self)
+
+    def step(self) -> Metrics:
+        """One iteration: sample groups, estimate advantages, go through the minibatches."""
+        self.is_mid_iteration = True
+        start = time.perf_counter()
+        self.iteration += 1
+        seed = np.random.SeedSequence(self.seed, spawn_key=(self.iteration,))
+        for schedule in self.recipe.schedules:
+            schedule(self)
+        batch = self.sampler.sample(self.policy, self.recipe.groups_per_step, seed)
+        sampled = time.perf_counter()
+        collected = MetricMeans()
+        with one_torch_thread() if self._is_small else nullcontext():
+            batch = batch.to(device_of(self.policy))
+            if self.reference is not None:
+                batch = self.reference.annotate(batch)
+            advantages = self.recipe.advantages(batch)
+            for minibatch in batch.minibatches(
+                advantages,
+                self.recipe.reduction,
+                self.recipe.plan,
+                generator(seed),
+                max_length=self.sampler.max_length,
+            ):
+                collected.add(self._update(minibatch))
+            if self.reference is not None:
+                self.reference.update(self.policy, self.iteration)
+        self.num_steps += batch.num_steps
+        self.is_mid_iteration = False
+        return {
+            "iteration": self.iteration,
+            "num_steps": self.num_steps,
+            **batch_metrics(batch),
+            **collected.read(),
+            **_timings(start, sampled, time.perf_counter(), batch.num_steps),
+        }
+
+    def evaluate(self, *, episodes: int = 50, first_seed: int = REPORTED_SEEDS) -> EvaluationReport:
+        """Evaluate the policy both ways in the sampler's environment; see `evaluate`.
+
+        Raises:
+            TypeError: The sampler has no environment.
+        """
+        if not isinstance(self.sampler, GroupSampler):
+            raise TypeError(f"{type(self.sampler).__name__} has no environment to evaluate in")
+        return evaluate(self.policy, self.sampler.source, episodes=episodes, first_seed=first_seed)
+
+    def _update(self, minibatch: AnyMinibatch) -> dict[str, torch.Tensor]:
+        """One optimizer step."""
+        evaluation = self.policy.evaluate(minibatch.inputs)
+        outputs = [loss(evaluation, minibatch) for loss in self.recipe.loss]
+        loss = torch.stack([output.loss for output in outputs]).sum()
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self._parameters, self.recipe.max_grad_norm)
+        if not math.isfinite(norm):
+            raise FloatingPointError(
+                f"loss {float(loss)} has gradient norm {float(norm)} in iteration {self.iteration}: the policy was "
+                "left as it is. Look for a network that diverged, or a loss of your own that divides by zero"
+            )
+        self.optimizer.step()
+        metrics = {"loss": loss.detach(), "entropy": evaluation.entropy.detach().mean(), "grad_norm": norm}
+        for output in outputs:
+            metrics.update(output.metrics)
+        return metrics
+
+    def _own_callbacks(
+        self, run_folder: str | os.PathLike[str] | None, callbacks: Sequence[Callback]
+    ) -> list[Callback]:
+        own: list[Callback] = [ProgressBar()]
+        if run_folder is not None:
+            own.insert(0, RunFolder(run_folder, self._config()))
+            if not any(isinstance(callback, EvaluateEvery) for callback in callbacks):
+                own.insert(1, EvaluateEvery())
+        return own
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "grpolib": grpolib.__version__,
+            "torch": torch.__version__,
+            "seed": self.seed,
+            "sampler": {"name": type(self.sampler).__name__, "source": getattr(self.sampler, "name", None)},
+            "policy": str(self.policy),
+            "recipe": describe(self.recipe),
+        }
+
+    def _set_target(self, total_steps: int | None, iterations: int | None) -> None:
+        if (total_steps is None) == (iterations is None):
+            raise TypeError("give either total_steps= or iterations=")
+        for name, value in (("total_steps", total_steps), ("iterations", iterations)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}: it must be >= 1")
+        self.target_steps = total_steps
+        self.target_iterations = None if iterations is None else self.iteration + iterations
+
+    def _is_finished(self) -> bool:
+        if self.target_steps is not None:
+            return self.num_steps >= self.target_steps
+        return self.target_iterations is not None and self.iteration >= self.target_iterations
+
+    def _notify_start(self) -> None:
+        # The bar opens first, so that an evaluation at the start has one to write above.
+        self._started: list[Callback] = []
+        for callback in sorted(self.callbacks, key=lambda callback: not isinstance(callback, ProgressBar)):
+            callback.on_train_start(self)
+            self._started.append(callback)
+
+
+def _adapted(policy: Policy | nn.Module, sampler: Sampler) -> Policy:
+    action_space = getattr(sampler, "action_space", None)
+    if isinstance(policy, Policy):
+        return policy
+    if action_space is None:
+        raise TypeError(f"{type(policy).__name__} has no evaluate(inputs): wrap it in a Policy that fits the sampler")
+    return as_policy(policy, action_space)
+
+
+def _timings(start: float, sampled: float, end: float, num_steps: int) -> Metrics:
+    return {
+        "seconds_sampling": sampled - start,
+        "seconds_updating": end - sampled,
+        "steps_per_second": num_steps / (end - start),
+    }
