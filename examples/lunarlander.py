@@ -40,7 +40,7 @@ def draw_curves(run_folder: Path, title: str) -> Path:
     kl, kl_title = (
         ("kl_reference", "KL to the reference")
         if "kl_reference" in metrics.dtype.names
-        else ("kl_old", "KL to the sampling policy")
+        else ("kl_old_k3", "KL to the sampling policy")
     )
     panels = [
         ("return_mean", "training return (sampled)"),

@@ -20,22 +20,33 @@ from grpolib.policies import as_policy as as_policy
 from grpolib.policies import mlp as mlp
 from grpolib.sampling import GroupSampler as GroupSampler
 from grpolib.sampling import Sampler as Sampler
+from grpolib.sampling import StepSampler as StepSampler
 
+from grpolib.critic import Critic as Critic
+from grpolib.estimators import GAE as GAE
 from grpolib.estimators import AdvantageEstimator as AdvantageEstimator
+from grpolib.estimators import AnchorState as AnchorState
 from grpolib.estimators import GroupZScore as GroupZScore
 from grpolib.estimators import LeaveOneOut as LeaveOneOut
 from grpolib.estimators import ProcessSupervision as ProcessSupervision
+from grpolib.estimators import RewardToGo as RewardToGo
 from grpolib.estimators import TimestepLeaveOneOut as TimestepLeaveOneOut
+from grpolib.kl_losses import K1 as K1
+from grpolib.kl_losses import K2 as K2
+from grpolib.kl_losses import K3 as K3
+from grpolib.kl_losses import ExactKL as ExactKL
+from grpolib.losses import CISPOLoss as CISPOLoss
 from grpolib.losses import ClippedSurrogateLoss as ClippedSurrogateLoss
-from grpolib.losses import K1 as K1
-from grpolib.losses import K2 as K2
-from grpolib.losses import K3 as K3
+from grpolib.losses import EntropyBonus as EntropyBonus
 from grpolib.losses import LossOutput as LossOutput
 from grpolib.losses import PolicyLoss as PolicyLoss
+from grpolib.losses import ValueLoss as ValueLoss
 from grpolib.reference import ReferencePolicy as ReferencePolicy
 
 from grpolib import recipes as recipes
+from grpolib.algorithms import A2CTrainer as A2CTrainer
 from grpolib.algorithms import GRPOTrainer as GRPOTrainer
+from grpolib.algorithms import PPOTrainer as PPOTrainer
 from grpolib.callbacks import Callback as Callback
 from grpolib.callbacks import EvaluateEvery as EvaluateEvery
 from grpolib.checkpoint import load_policy as load_policy
@@ -45,4 +56,7 @@ from grpolib.evaluation import evaluate as evaluate
 from grpolib.loggers import CSVLogger as CSVLogger
 from grpolib.loggers import Logger as Logger
 from grpolib.recipes import Recipe as Recipe
+from grpolib.schedules import LearningRate as LearningRate
+from grpolib.schedules import Linear as Linear
+from grpolib.schedules import LossSetting as LossSetting
 from grpolib.trainer import Trainer as Trainer

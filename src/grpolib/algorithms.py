@@ -1,16 +1,19 @@
-"""Named trainers: a recipe, and where groups come from."""
+"""Named trainers: a recipe, and where groups or steps come from."""
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
+from gymnasium.spaces import Box
 from torch import nn
 from typing_extensions import Unpack
 
 from grpolib import recipes
 from grpolib.callbacks import Callback
-from grpolib.policies import Policy
+from grpolib.critic import Critic
+from grpolib.policies import Policy, mlp
 from grpolib.recipes import Pieces, Recipe, check_pieces
-from grpolib.sampling import GroupSampler, Sampler
+from grpolib.sampling import GroupSampler, Sampler, StepSampler
 from grpolib.sampling.environments import EnvSource
 from grpolib.trainer import Trainer
 
@@ -45,14 +48,87 @@ class GRPOTrainer(Trainer):
         callbacks: Sequence[Callback] = (),
         **pieces: Unpack[Pieces],
     ) -> None:
-        check_pieces(pieces)
-        if not isinstance(recipe, Recipe | None):
-            raise TypeError(f"recipe is {recipe!r}: give a Recipe, for instance recipes.critic_free()")
-        recipe = (recipe or recipes.grpo()).replaced(**pieces)
+        chosen = _chosen(recipe, recipes.grpo(), pieces)
         if isinstance(source, Sampler):
             if "group_size" in pieces:
                 raise ValueError(f"group_size={pieces['group_size']} beside a ready sampler, which owns its group size")
             sampler = source
         else:
-            sampler = GroupSampler(source, recipe.group_size)
-        super().__init__(policy, sampler, seed=seed, run_folder=run_folder, callbacks=callbacks, **recipe.pieces())
+            sampler = GroupSampler(source, chosen.group_size)
+        super().__init__(policy, sampler, seed=seed, run_folder=run_folder, callbacks=callbacks, **chosen.pieces())
+
+
+class PPOTrainer(Trainer):
+    """PPO: a `Trainer` with a critic on a fixed number of steps from each environment.
+
+    Args:
+        policy: As in `GRPOTrainer`.
+        source: An environment (an id, a factory, or one factory per environment), or a ready `StepSampler`.
+        num_envs: Environments, where `source` is no sampler.
+        steps: Per environment and iteration, where `source` is no sampler.
+        recipe: `recipes.ppo()` if None.
+        seed: >= 0; also of the critic that is made where the recipe has none, `mlp(observations, 64, 64, 1)`.
+        run_folder: Where the run's files go; None writes nothing.
+        callbacks: See `Trainer`.
+        pieces: Fields of `Recipe` that replace the recipe's.
+
+    Raises:
+        TypeError: A keyword that is no piece, or a recipe that is no `Recipe`.
+        ValueError: Pieces that do not fit together, or observations that need a critic of one's own.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | nn.Module,
+        source: EnvSource | StepSampler,
+        *,
+        num_envs: int = 16,
+        steps: int = 1024,
+        recipe: Recipe | None = None,
+        seed: int = 0,
+        run_folder: str | os.PathLike[str] | None = None,
+        callbacks: Sequence[Callback] = (),
+        **pieces: Unpack[Pieces],
+    ) -> None:
+        sampler = source if isinstance(source, StepSampler) else StepSampler(source, num_envs, steps)
+        chosen = _with_critic(_chosen(recipe, recipes.ppo(), pieces), sampler, seed)
+        super().__init__(policy, sampler, seed=seed, run_folder=run_folder, callbacks=callbacks, **chosen.pieces())
+
+
+class A2CTrainer(Trainer):
+    """A2C: short rollouts, one update each; see `PPOTrainer` for the arguments."""
+
+    def __init__(
+        self,
+        policy: Policy | nn.Module,
+        source: EnvSource | StepSampler,
+        *,
+        num_envs: int = 8,
+        steps: int = 5,
+        recipe: Recipe | None = None,
+        seed: int = 0,
+        run_folder: str | os.PathLike[str] | None = None,
+        callbacks: Sequence[Callback] = (),
+        **pieces: Unpack[Pieces],
+    ) -> None:
+        sampler = source if isinstance(source, StepSampler) else StepSampler(source, num_envs, steps)
+        chosen = _with_critic(_chosen(recipe, recipes.a2c(), pieces), sampler, seed)
+        super().__init__(policy, sampler, seed=seed, run_folder=run_folder, callbacks=callbacks, **chosen.pieces())
+
+
+def _chosen(recipe: Any, default: Recipe, pieces: Pieces) -> Recipe:
+    check_pieces(pieces)
+    if not isinstance(recipe, Recipe | None):
+        raise TypeError(f"recipe is {recipe!r}: give a Recipe, for instance recipes.critic_free()")
+    return (recipe or default).replaced(**pieces)
+
+
+def _with_critic(recipe: Recipe, sampler: StepSampler, seed: int) -> Recipe:
+    """The recipe for this sampler's environments, with a small critic where it has none."""
+    recipe = recipe.replaced(groups_per_step=sampler.num_envs)
+    if recipe.critic is not None or not recipe.needs_critic:
+        return recipe
+    space = sampler.observation_space
+    if not isinstance(space, Box) or len(space.shape) != 1:
+        raise ValueError(f"observations of {space} need a critic of your own: give critic=Critic(module)")
+    return recipe.replaced(critic=Critic(mlp(space.shape[0], 64, 64, 1, seed=seed)))

@@ -131,6 +131,128 @@ class TimestepLeaveOneOut:
         )
 
 
+@dataclass(frozen=True)
+class RewardToGo:
+    """Discounted reward to go, standardised over the steps of the group, of the batch, or of a time step.
+
+    Args:
+        over: "group": all steps of a group. "batch": all steps there are, blind to groups. "timestep": the steps
+            of a group at the same time; a member that runs alone gets 0.
+        discount: gamma, in [0, 1].
+        epsilon: Added to the standard deviation, in reward units, >= 0.
+        correction: 0 divides the variance by the number of steps, 1 by one less.
+
+    Source: "batch": arXiv:2511.03527; "timestep": EmbodiChain's GRPO.
+    """
+
+    over: Literal["group", "batch", "timestep"] = "group"
+    discount: float = 0.99
+    epsilon: float = 1e-8
+    correction: int = 0
+
+    def __post_init__(self) -> None:
+        if self.over not in ("group", "batch", "timestep"):
+            raise ValueError(f"over is {self.over!r}: choose 'group', 'batch' or 'timestep'")
+
+    def __call__(self, batch: Batch) -> Float[Tensor, " S"]:
+        """One advantage per step, in standard deviations."""
+
+        def advantages(rewards: Tensor, lengths: Tensor, group_ids: Tensor, steps: Tensor) -> Tensor:
+            to_go = F.discounted_returns(rewards, lengths, discount=self.discount)
+            ids = self._ids(lengths, group_ids)
+            compared = torch.bincount(ids)[ids] > 1
+            scores = torch.zeros_like(to_go)
+            scores[compared] = F.group_z_scores(
+                to_go[compared], ids[compared], epsilon=self.epsilon, correction=self.correction
+            )
+            return scores
+
+        return _of_steps(batch, advantages)
+
+    def _ids(self, lengths: Tensor, group_ids: Tensor) -> Tensor:
+        of_step = group_ids[F.episode_ids(lengths)]
+        if self.over == "batch":
+            return torch.zeros_like(of_step)
+        if self.over == "group":
+            return of_step
+        return of_step * lengths.max() + F.timesteps(lengths)
+
+
+@dataclass(frozen=True)
+class AnchorState:
+    """GiGPO for continuous states: the episode's z-score plus a term among steps in nearly the same state.
+
+    The step term is the reward to go minus its mean over the steps of the group's other episodes within
+    `radius`, divided once by the batch's standard deviation of that term; where no step is that near, 0.
+
+    Args:
+        radius: In standard deviations of the observations over the batch, per dimension.
+        weight: Of the step term, >= 0.
+        discount: gamma of the reward to go, in [0, 1].
+        epsilon: Added to the standard deviation of the episode term, in reward units.
+
+    Source: GiGPO (arXiv:2505.10978), eqs. 3 to 8.
+    """
+
+    radius: float = 0.5
+    weight: float = 1.0
+    discount: float = 0.99
+    epsilon: float = 1e-4
+
+    def __call__(self, batch: Batch) -> Float[Tensor, " S"]:
+        """One advantage per step."""
+        states = _scaled(batch.inputs.observations.flatten(1).float())
+
+        def step_term(rewards: Tensor, lengths: Tensor, group_ids: Tensor, steps: Tensor) -> Tensor:
+            to_go = F.discounted_returns(rewards, lengths, discount=self.discount)
+            return F.anchor_state_advantages(to_go, states[steps], lengths, group_ids, radius=self.radius)
+
+        near = _of_steps(batch, step_term)
+        return GroupZScore(epsilon=self.epsilon)(batch) + self.weight * _divided_by_std(near, batch.counted)
+
+
+@dataclass(frozen=True)
+class GAE:
+    """Generalised advantages from a critic's values; bootstraps where an episode was cut, not where it ended.
+
+    Args:
+        discount: gamma, in [0, 1].
+        gae_lambda: lambda, in [0, 1].
+        normalize: Centre the batch's advantages and divide them by their standard deviation, over counted steps.
+
+    Source: Schulman et al. (arXiv:1506.02438) eq. 16.
+    """
+
+    discount: float = 0.99
+    gae_lambda: float = 0.95
+    normalize: bool = True
+    needs_critic = True
+
+    def __call__(self, batch: Batch) -> Float[Tensor, " S"]:
+        """One advantage per step, normalised or in reward units."""
+        advantages = self._advantages(batch)
+        if not self.normalize:
+            return advantages
+        counted = advantages if batch.counted is None else advantages[batch.counted]
+        return _divided_by_std(advantages - counted.mean(), batch.counted)
+
+    def returns(self, batch: Batch) -> Float[Tensor, " S"]:
+        """Targets of a value loss: advantages before normalisation, plus values."""
+        values = _annotated(batch.values)
+        return self._advantages(batch) + values
+
+    def _advantages(self, batch: Batch) -> Tensor:
+        return F.generalized_advantages(
+            estimator_rewards(batch),
+            _annotated(batch.values),
+            _annotated(batch.final_values),
+            batch.lengths,
+            batch.terminated,
+            discount=self.discount,
+            gae_lambda=self.gae_lambda,
+        )
+
+
 def estimator_rewards(batch: Batch) -> Float[Tensor, " S"]:
     """What estimators read: rewards minus the KL penalties."""
     return batch.rewards if batch.penalties is None else batch.rewards - batch.penalties
@@ -146,8 +268,40 @@ def comparable_episodes(batch: Batch) -> Tensor | None:
     return (batch.scored & ~left_alone[batch.group_ids]).nonzero().squeeze(1)
 
 
+def needs_critic(piece: Any) -> bool:
+    """Whether an estimator or a loss reads a critic's values."""
+    return bool(getattr(piece, "needs_critic", False))
+
+
+def _annotated(values: Tensor | None) -> Tensor:
+    if values is None:
+        raise ValueError("GAE reads a critic's values and the batch has none: give critic=Critic(module)")
+    return values
+
+
+def _scaled(observations: Tensor) -> Tensor:
+    """Each dimension divided by its standard deviation; a constant one as it is."""
+    std = observations.std(0, correction=0)
+    return observations / torch.where(std > 0, std, torch.ones_like(std))
+
+
+def _divided_by_std(advantages: Tensor, counted: Tensor | None) -> Tensor:
+    """Divided by the standard deviation of the counted steps; zeros where that is 0."""
+    std = (advantages if counted is None else advantages[counted]).std(correction=0)
+    return torch.where(std > 0, advantages / std, torch.zeros_like(advantages))
+
+
+def _check_groups(batch: Batch) -> None:
+    if batch.first_timesteps is not None:
+        raise ValueError(
+            "segments of a StepSampler are no groups, there is nothing to compare them with: use GAE with a critic, "
+            "or sample groups with GroupSampler"
+        )
+
+
 def _of_episodes(batch: Batch, advantages: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Advantages of the episodes' returns, each repeated on its episode's steps."""
+    _check_groups(batch)
     returns = F.discounted_returns(estimator_rewards(batch), batch.lengths)[batch.offsets[:-1]]
     episodes = comparable_episodes(batch)
     if episodes is None:
@@ -160,6 +314,7 @@ def _of_episodes(batch: Batch, advantages: Callable[[Tensor, Tensor], Tensor]) -
 
 def _of_steps(batch: Batch, advantages: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Tensor:
     """Advantages of the comparable episodes' steps, from (rewards, lengths, group_ids, rows); 0 elsewhere."""
+    _check_groups(batch)
     rewards = estimator_rewards(batch)
     episodes = comparable_episodes(batch)
     if episodes is None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from grpolib.batch import GroupBatch, StepInputs
 from grpolib.policies import ActingPolicy, Policy, as_policy
-from grpolib.sampling.environments import EnvSource, make_environments
+from grpolib.sampling.environments import BLOCK, EnvSource, make_environments
 from grpolib.sampling.protocols import group_seed
 from grpolib.sampling.rollout import device_of, generator, one_torch_thread, rollout
 
@@ -17,8 +17,6 @@ REPORTED_SEEDS = 1_000_000_000
 """First reset seed of reported episodes; used for nothing else."""
 CHOOSING_SEEDS = 2_000_000_000
 """First reset seed of the episodes by which checkpoints, recipes and settings are chosen."""
-BLOCK = 8
-"""Environments that share a policy call."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from grpolib.batch import GroupBatch
-from grpolib.functional import group_std
+from grpolib.functional import explained_variance, group_std, living_peers
 
 Metrics: TypeAlias = dict[str, float]
 
@@ -17,8 +17,25 @@ NEAR_DEGENERATE = 1.0
 """Below this spread the returns of a group lie within about a reward point."""
 
 
-def batch_metrics(batch: GroupBatch[Any]) -> Metrics:
-    """What was sampled: returns, lengths, and how far the members of a group are apart."""
+def batch_metrics(batch: GroupBatch[Any], value_targets: Tensor | None = None) -> Metrics:
+    """What was sampled: returns, lengths, how far the members of a group are apart, how good the critic was."""
+    metrics = _segment_metrics(batch) if batch.first_timesteps is not None else _group_metrics(batch)
+    metrics["truncated_fraction"] = float((~batch.terminated).float().mean())
+    if batch.values is not None and value_targets is not None:
+        metrics["explained_variance"] = float(explained_variance(batch.values, value_targets, mask=batch.counted))
+    return metrics
+
+
+def _segment_metrics(batch: GroupBatch[Any]) -> Metrics:
+    """Of the episodes that finished lately: a rollout's segments are cut anywhere."""
+    finished = batch.metrics
+    return {
+        "return_mean": float(finished["returns"].mean()),
+        "length_mean": float(finished["lengths"].float().mean()),
+    }
+
+
+def _group_metrics(batch: GroupBatch[Any]) -> Metrics:
     returns = batch.episode_returns
     lengths = batch.lengths
     kept = slice(None) if batch.scored is None else batch.scored
@@ -30,8 +47,15 @@ def batch_metrics(batch: GroupBatch[Any]) -> Metrics:
         "near_degenerate_fraction": float((spread < NEAR_DEGENERATE).float().mean()),
         "length_mean": float(lengths.float().mean()),
         "length_max": float(lengths.max()),
-        "truncated_fraction": float((~batch.terminated).float().mean()),
+        "living_peers": _mean_living_peers(lengths, batch.group_ids),
     }
+
+
+def _mean_living_peers(lengths: Tensor, group_ids: Tensor) -> float:
+    """Members that still run, itself included, at the average step."""
+    running = living_peers(lengths, group_ids).double()
+    # `running` counts per time step; each of its members is a step.
+    return float(running.square().sum() / running.sum())
 
 
 class MetricMeans:
@@ -58,8 +82,9 @@ class MetricMeans:
             self._counts[name] = self._counts.get(name, 0) + 1
 
     def read(self) -> Metrics:
-        """The collected metrics as Python floats."""
-        return {
+        """The collected metrics as Python floats, and whether every ratio had to be 1 (a single update)."""
+        updates = max(self._counts.values(), default=0)
+        return {"updates": updates, "ratio_is_one_by_construction": float(updates == 1)} | {
             name: float(total) / (1 if name.endswith(("_min", "_max")) else self._counts[name])
             for name, total in self._totals.items()
         }

@@ -4,22 +4,21 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 from typing_extensions import TypedDict, Unpack
 
 from grpolib.batch import MinibatchPlan, Reduction
-from grpolib.estimators import AdvantageEstimator, GroupZScore, TimestepLeaveOneOut
-from grpolib.losses import K3, ClippedSurrogateLoss, PolicyLoss, needs_reference
+from grpolib.critic import Critic
+from grpolib.estimators import GAE, AdvantageEstimator, GroupZScore, TimestepLeaveOneOut, needs_critic
+from grpolib.kl_losses import K1, K3, needs_reference
+from grpolib.losses import ClippedSurrogateLoss, PolicyLoss, ValueLoss, needs_episodes
 from grpolib.reference import ReferencePolicy
-
-if TYPE_CHECKING:
-    from grpolib.trainer import Trainer
+from grpolib.schedules import LearningRate, Linear, Schedule
 
 OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-Schedule: TypeAlias = "Callable[[Trainer], None]"
 
 
 ADAM: OptimizerFactory = partial(torch.optim.Adam, lr=3e-4, eps=1e-5, fused=True)
@@ -36,6 +35,7 @@ class Pieces(TypedDict, total=False):
     optimizer: OptimizerFactory
     schedules: Sequence[Schedule]
     reference: ReferencePolicy | None
+    critic: Critic | None
     group_size: int
     groups_per_step: int
     max_grad_norm: float
@@ -53,6 +53,7 @@ class Recipe:
         optimizer: From parameters to an optimizer.
         schedules: Called with the trainer before each iteration; each owns its horizon.
         reference: The reference policy of a KL term.
+        critic: Values for GAE, trained beside the policy.
         group_size: G, episodes per group.
         groups_per_step: M, groups per iteration.
         max_grad_norm: The gradient is scaled down to this norm.
@@ -68,6 +69,7 @@ class Recipe:
     optimizer: OptimizerFactory = ADAM
     schedules: Sequence[Schedule] = ()
     reference: ReferencePolicy | None = None
+    critic: Critic | None = None
     group_size: int = 16
     groups_per_step: int = 4
     max_grad_norm: float = 0.5
@@ -79,6 +81,17 @@ class Recipe:
             raise ValueError(
                 f"groups_per_step={self.groups_per_step} must be >= 1 and max_grad_norm={self.max_grad_norm} > 0"
             )
+        if self.critic is not None and not self.needs_critic:
+            raise ValueError("a critic was given but nothing reads it: use GAE and ValueLoss, or leave it out")
+        self._check_reference()
+        self._check_episodes()
+
+    @property
+    def needs_critic(self) -> bool:
+        """Whether the estimator or a loss reads a critic's values."""
+        return any(needs_critic(piece) for piece in (self.advantages, *self.loss))
+
+    def _check_reference(self) -> None:
         in_loss = [loss for loss in self.loss if needs_reference(loss)]
         if in_loss and self.reference is None:
             raise ValueError(f"{in_loss[0]} is a KL term without a reference: give reference=ReferencePolicy(...)")
@@ -87,6 +100,15 @@ class Recipe:
                 "a reference was given but no KL term reads it: add K3(coefficient) to loss, set "
                 "ReferencePolicy(penalty=K1(coefficient)), or leave the reference out"
             )
+
+    def _check_episodes(self) -> None:
+        whole = [loss for loss in self.loss if needs_episodes(loss)]
+        if whole and self.plan.by == "step":
+            raise ValueError(f"{whole[0]} reads whole episodes: set plan=MinibatchPlan(..., by='episode')")
+        levels = {loss.ratio_level for loss in self.loss if isinstance(loss, ClippedSurrogateLoss)}
+        for loss in self.loss:
+            if isinstance(loss, K1 | K3) and loss.gradient == "reverse_kl" and levels - {loss.ratio_level}:
+                raise ValueError(f"{loss} weights the KL with a ratio of another level than the surrogate's: {levels}")
 
     def pieces(self) -> Pieces:
         """The fields as keywords of `Trainer`."""
@@ -126,3 +148,41 @@ def grpo() -> Recipe:
 def critic_free() -> Recipe:
     """GRPO for dense rewards: a leave-one-out baseline per time step, every step weighted the same, no KL."""
     return Recipe(advantages=TimestepLeaveOneOut(discount=0.99), reduction="step_mean")
+
+
+def ppo(total_steps: int | None = None) -> Recipe:
+    """PPO: a critic, GAE, the clipped surrogate and a value loss, on a fixed number of steps.
+
+    Args:
+        total_steps: Anneals the learning rate linearly to 0 at this many environment steps; None keeps it.
+
+    Source: PPO (arXiv:1707.06347); 4 epochs of minibatches of 64 steps, as `grpo()` has them.
+    """
+    return Recipe(
+        advantages=GAE(),
+        loss=[ClippedSurrogateLoss(), ValueLoss(0.5)],
+        reduction="step_mean",
+        schedules=_annealed(3e-4, total_steps),
+    )
+
+
+def a2c(total_steps: int | None = None) -> Recipe:
+    """A2C: one update per rollout, so that the surrogate's gradient is the policy gradient.
+
+    Args:
+        total_steps: Anneals the learning rate linearly to 0 at this many environment steps; None keeps it.
+
+    Source: A3C (arXiv:1602.01783), synchronous; RMSprop and its constants as in Stable-Baselines3.
+    """
+    return Recipe(
+        advantages=GAE(gae_lambda=1.0, normalize=False),
+        loss=[ClippedSurrogateLoss(), ValueLoss(0.5)],
+        reduction="step_mean",
+        plan=MinibatchPlan(epochs=1, size=None),
+        optimizer=partial(torch.optim.RMSprop, lr=7e-4, alpha=0.99, eps=1e-5),
+        schedules=_annealed(7e-4, total_steps),
+    )
+
+
+def _annealed(learning_rate: float, total_steps: int | None) -> Sequence[Schedule]:
+    return () if total_steps is None else (LearningRate(Linear(learning_rate, 0.0, total_steps=total_steps)),)

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from grpolib.batch import GroupBatch
-from grpolib.losses import KLEstimator
-from grpolib.policies import Policy
+from grpolib.kl_losses import KLEstimator
+from grpolib.policies import Evaluation, Policy
+from grpolib.policies.distributions import parameters_of
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,22 @@ class ReferencePolicy:
         return replace(self, policy=frozen)
 
     @torch.no_grad()
-    def annotate(self, batch: GroupBatch[Any]) -> GroupBatch[Any]:
-        """The batch with `reference_log_probs` (and `penalties`, where the KL is in the reward)."""
+    def annotate(self, batch: GroupBatch[Any], *, with_parameters: bool = False) -> GroupBatch[Any]:
+        """The batch with `reference_log_probs`, and `penalties` where the KL is in the reward.
+
+        Args:
+            batch: Scored once, before any update.
+            with_parameters: Fill `reference_parameters` too, which `ExactKL` reads.
+        """
         if self.policy is None:
             raise ValueError("the reference has no policy yet: call started_from(policy)")
-        log_probs = self.policy.evaluate(batch.inputs).log_probs
-        if self.penalty is None:
-            return replace(batch, reference_log_probs=log_probs)
-        penalties = self.penalty.coefficient * self.penalty.estimate(batch.log_probs, log_probs)
-        return replace(batch, reference_log_probs=log_probs, penalties=penalties)
+        evaluation = self.policy.evaluate(batch.inputs)
+        return replace(
+            batch,
+            reference_log_probs=evaluation.log_probs,
+            penalties=self._penalties(batch, evaluation.log_probs),
+            reference_parameters=_parameters(evaluation) if with_parameters else None,
+        )
 
     @torch.no_grad()
     def update(self, policy: Policy, iteration: int) -> None:
@@ -71,3 +80,16 @@ class ReferencePolicy:
                 value.lerp_(current[name], self.mix)
             else:
                 value.copy_(current[name])
+
+    def _penalties(self, batch: GroupBatch[Any], log_probs: Tensor) -> Tensor | None:
+        if self.penalty is None:
+            return None
+        penalties = self.penalty.coefficient * self.penalty.estimate(batch.log_probs, log_probs)
+        # A step that does not count may hold anything, and has no reward to take from.
+        return penalties if batch.counted is None else torch.where(batch.counted, penalties, 0.0)
+
+
+def _parameters(evaluation: Evaluation) -> Tensor:
+    if evaluation.distribution is None:
+        raise ValueError("ExactKL needs a policy whose evaluation has its distribution: use K3 instead")
+    return parameters_of(evaluation.distribution)

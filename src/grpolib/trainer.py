@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,18 @@ from torch import nn
 from typing_extensions import Unpack
 
 import grpolib
+from grpolib.batch import GroupBatch
 from grpolib.callbacks import Callback, EvaluateEvery, ProgressBar
 from grpolib.checkpoint import describe
 from grpolib.evaluation import REPORTED_SEEDS, EvaluationReport, evaluate
 from grpolib.interrupts import deferred_interrupt
+from grpolib.kl_losses import needs_reference_parameters
 from grpolib.loggers import RunFolder
-from grpolib.losses import AnyMinibatch
+from grpolib.losses import AnyMinibatch, counted_mean
 from grpolib.metrics import MetricMeans, Metrics, batch_metrics
 from grpolib.policies import Policy, as_policy
 from grpolib.recipes import Pieces, Recipe, check_pieces
-from grpolib.sampling import GroupSampler, Sampler
+from grpolib.sampling import Sampler
 from grpolib.sampling.rollout import device_of, generator, one_torch_thread
 
 SMALL_POLICY = 1_000_000
@@ -72,7 +75,12 @@ class Trainer:
         self.seed = seed
         reference = self.recipe.reference
         self.reference = None if reference is None else reference.started_from(self.policy)
-        self._parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+        self.critic = self.recipe.critic
+        self.losses = list(self.recipe.loss)
+        if self.critic is None and self.recipe.needs_critic:
+            raise ValueError("the estimator or a loss reads a critic's values: give critic=Critic(module)")
+        critic_parameters = [] if self.critic is None else list(self.critic.module.parameters())
+        self._parameters = [p for p in (*self.policy.parameters(), *critic_parameters) if p.requires_grad]
         self._is_small = sum(parameter.numel() for parameter in self._parameters) < SMALL_POLICY
         self.optimizer = self.recipe.optimizer(self._parameters)
         self.iteration = 0
@@ -113,40 +121,21 @@ class Trainer:
                 callback.on_train_end(self)
 
     def step(self) -> Metrics:
-        """One iteration: sample groups, estimate advantages, go through the minibatches."""
-        self.is_mid_iteration = True
+        """One iteration: sample groups, learn from them, and say what happened."""
         start = time.perf_counter()
+        self.is_mid_iteration = True
         self.iteration += 1
-        seed = np.random.SeedSequence(self.seed, spawn_key=(self.iteration,))
         for schedule in self.recipe.schedules:
             schedule(self)
+        seed = np.random.SeedSequence(self.seed, spawn_key=(self.iteration,))
         batch = self.sampler.sample(self.policy, self.recipe.groups_per_step, seed)
         sampled = time.perf_counter()
-        collected = MetricMeans()
         with one_torch_thread() if self._is_small else nullcontext():
-            batch = batch.to(device_of(self.policy))
-            if self.reference is not None:
-                batch = self.reference.annotate(batch)
-            advantages = self.recipe.advantages(batch)
-            for minibatch in batch.minibatches(
-                advantages,
-                self.recipe.reduction,
-                self.recipe.plan,
-                generator(seed),
-                max_length=self.sampler.max_length,
-            ):
-                collected.add(self._update(minibatch))
-            if self.reference is not None:
-                self.reference.update(self.policy, self.iteration)
+            learned = self._learn(batch.to(device_of(self.policy)), generator(seed))
         self.num_steps += batch.num_steps
         self.is_mid_iteration = False
-        return {
-            "iteration": self.iteration,
-            "num_steps": self.num_steps,
-            **batch_metrics(batch),
-            **collected.read(),
-            **_timings(start, sampled, time.perf_counter(), batch.num_steps),
-        }
+        timings = _timings(start, sampled, time.perf_counter(), batch.num_steps)
+        return {"iteration": self.iteration, "num_steps": self.num_steps, **learned, **timings}
 
     def evaluate(self, *, episodes: int = 50, first_seed: int = REPORTED_SEEDS) -> EvaluationReport:
         """Evaluate the policy both ways in the sampler's environment; see `evaluate`.
@@ -154,14 +143,40 @@ class Trainer:
         Raises:
             TypeError: The sampler has no environment.
         """
-        if not isinstance(self.sampler, GroupSampler):
+        source = getattr(self.sampler, "source", None)
+        if source is None:
             raise TypeError(f"{type(self.sampler).__name__} has no environment to evaluate in")
-        return evaluate(self.policy, self.sampler.source, episodes=episodes, first_seed=first_seed)
+        return evaluate(self.policy, source, episodes=episodes, first_seed=first_seed)
+
+    def _learn(self, batch: GroupBatch[Any], rng: torch.Generator) -> Metrics:
+        """Annotate the batch, estimate advantages and go through the minibatches."""
+        if self.reference is not None:
+            with_parameters = any(needs_reference_parameters(loss) for loss in self.losses)
+            batch = self.reference.annotate(batch, with_parameters=with_parameters)
+        if self.critic is not None:
+            batch = self.critic.annotate(batch)
+        advantages = self.recipe.advantages(batch)
+        returns = self.recipe.advantages.returns(batch) if hasattr(self.recipe.advantages, "returns") else None
+        collected = MetricMeans()
+        for minibatch in batch.minibatches(
+            advantages,
+            self.recipe.reduction,
+            self.recipe.plan,
+            rng,
+            returns=returns,
+            max_length=self.sampler.max_length,
+        ):
+            collected.add(self._update(minibatch))
+        if self.reference is not None:
+            self.reference.update(self.policy, self.iteration)
+        return {**batch_metrics(batch, returns), **collected.read()}
 
     def _update(self, minibatch: AnyMinibatch) -> dict[str, torch.Tensor]:
         """One optimizer step."""
         evaluation = self.policy.evaluate(minibatch.inputs)
-        outputs = [loss(evaluation, minibatch) for loss in self.recipe.loss]
+        if self.critic is not None:
+            evaluation = replace(evaluation, values=self.critic(minibatch.inputs))
+        outputs = [loss(evaluation, minibatch) for loss in self.losses]
         loss = torch.stack([output.loss for output in outputs]).sum()
         self.optimizer.zero_grad()
         loss.backward()
@@ -172,7 +187,8 @@ class Trainer:
                 "left as it is. Look for a network that diverged, or a loss of your own that divides by zero"
             )
         self.optimizer.step()
-        metrics = {"loss": loss.detach(), "entropy": evaluation.entropy.detach().mean(), "grad_norm": norm}
+        entropy = counted_mean(minibatch, evaluation.entropy)
+        metrics = {"loss": loss.detach(), "entropy": entropy, "grad_norm": norm}
         for output in outputs:
             metrics.update(output.metrics)
         return metrics

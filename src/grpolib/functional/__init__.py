@@ -6,6 +6,7 @@ from grpolib.functional.advantages import process_supervision_advantages as proc
 from grpolib.functional.advantages import (
     timestep_leave_one_out_advantages as timestep_leave_one_out_advantages,
 )
+from grpolib.functional.anchors import anchor_state_advantages as anchor_state_advantages
 from grpolib.functional.diagnostics import clip_fractions as clip_fractions
 from grpolib.functional.diagnostics import effective_sample_size as effective_sample_size
 from grpolib.functional.diagnostics import explained_variance as explained_variance

@@ -13,6 +13,8 @@ from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
+from grpolib.functional import categorical_kl, gaussian_kl
+
 
 def as_distribution(output: Any, space: gymnasium.Space[Any]) -> Distribution:
     """The action distribution of a network's output.
@@ -97,3 +99,35 @@ def _inverse_cdf(probs: Tensor, rng: torch.Generator) -> Tensor:
 
 def _describe(output: Any) -> str:
     return f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+
+
+def parameters_of(distribution: Distribution) -> Tensor:
+    """One row of numbers per distribution, from which `kl_to_parameters` computes the KL.
+
+    Raises:
+        ValueError: Neither Categorical nor Normal.
+    """
+    if isinstance(distribution, Categorical):
+        return distribution.logits
+    mean, std = _gaussian_parameters(distribution)
+    return torch.cat([mean, std], dim=1)
+
+
+def kl_to_parameters(distribution: Distribution, parameters: Tensor) -> Tensor:
+    """KL(distribution || the one with those parameters) per row, in nats.
+
+    Raises:
+        ValueError: Neither Categorical nor Normal.
+    """
+    if isinstance(distribution, Categorical):
+        return categorical_kl(distribution.logits, parameters)
+    mean, std = _gaussian_parameters(distribution)
+    reference_mean, reference_std = parameters.chunk(2, dim=1)
+    return gaussian_kl(mean, std, reference_mean, reference_std)
+
+
+def _gaussian_parameters(distribution: Distribution) -> tuple[Tensor, Tensor]:
+    base = distribution.base_dist if isinstance(distribution, Independent) else distribution
+    if not isinstance(base, Normal):
+        raise ValueError(f"the KL of {type(base).__name__} has no closed form here: use K3 instead of ExactKL")
+    return base.mean.flatten(1), base.stddev.flatten(1)

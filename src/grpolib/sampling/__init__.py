@@ -2,3 +2,4 @@
 
 from grpolib.sampling.groups import GroupSampler as GroupSampler
 from grpolib.sampling.protocols import Sampler as Sampler
+from grpolib.sampling.steps import StepSampler as StepSampler

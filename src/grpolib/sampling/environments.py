@@ -14,6 +14,11 @@ EnvFactory: TypeAlias = Callable[[], Env]
 EnvSource: TypeAlias = str | EnvFactory | Sequence[EnvFactory]
 """An environment's id, a factory, or one factory per group member."""
 
+BLOCK = 8
+"""Environments that share a policy call where there is no group."""
+TRAINING_SEEDS = 900_000_000
+"""Training resets draw from [0, TRAINING_SEEDS); evaluation uses seeds above."""
+
 
 def make_environments(source: EnvSource, count: int) -> list[Env]:
     """`count` plain environments, each its own, with supported and equal spaces.

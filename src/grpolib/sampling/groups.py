@@ -6,12 +6,9 @@ import numpy as np
 
 from grpolib.batch import GroupBatch, StepInputs, concatenate
 from grpolib.policies import ActingPolicy
-from grpolib.sampling.environments import EnvSource, environment_name, make_environments, time_limit
+from grpolib.sampling.environments import TRAINING_SEEDS, EnvSource, environment_name, make_environments, time_limit
 from grpolib.sampling.protocols import group_seed
 from grpolib.sampling.rollout import generator, one_torch_thread, rollout
-
-TRAINING_SEEDS = 900_000_000
-"""Training resets draw from [0, TRAINING_SEEDS); evaluation uses seeds above."""
 
 
 class GroupSampler:

@@ -51,7 +51,7 @@ def rollout(
         running, step_rewards = [], np.empty(len(alive), dtype=np.float32)
         taken = environment_actions(action.actions, space)
         for row, (member, act) in enumerate(zip(alive.tolist(), taken, strict=True)):
-            current[member], step_rewards[row], terminated[member], truncated = _step(
+            current[member], step_rewards[row], terminated[member], truncated = checked_step(
                 environments[member], act, reset_seeds[member], time
             )
             running.append(not (terminated[member] or truncated))
@@ -91,11 +91,12 @@ def _reset(environments: Sequence[Env], reset_seeds: Sequence[int]) -> NDArray[A
     starts = np.empty((len(environments), *(space.shape or ())), dtype=observation_dtype(space))
     for member, (environment, seed) in enumerate(zip(environments, reset_seeds, strict=True)):
         observation, _ = environment.reset(seed=seed)
-        starts[member] = _checked_observation(observation, environment, seed, "at reset")
+        starts[member] = checked_observation(observation, environment, seed, "at reset")
     return starts
 
 
-def _step(environment: Env, action: Any, seed: int, time: int) -> tuple[NDArray[Any], float, bool, bool]:
+def checked_step(environment: Env, action: Any, seed: int, time: int) -> tuple[NDArray[Any], float, bool, bool]:
+    """Step once: observation, reward, terminated, truncated; what is not finite never gets further."""
     observation, reward, terminated, truncated, _ = environment.step(action)
     reward = float(reward)
     if not math.isfinite(reward):
@@ -103,11 +104,11 @@ def _step(environment: Env, action: Any, seed: int, time: int) -> tuple[NDArray[
             f"{environment_name(environment)} gave reward {reward} at step {time} of the episode with reset "
             f"seed {seed}: rewards must be finite"
         )
-    checked = _checked_observation(observation, environment, seed, f"after step {time}")
+    checked = checked_observation(observation, environment, seed, f"after step {time}")
     return checked, reward, bool(terminated), bool(truncated)
 
 
-def _checked_observation(observation: Any, environment: Env, seed: int, when: str) -> NDArray[Any]:
+def checked_observation(observation: Any, environment: Env, seed: int, when: str) -> NDArray[Any]:
     """The observation, to be copied by the caller: an environment may reuse its array."""
     array = np.asarray(observation)
     expected = environment.observation_space.shape

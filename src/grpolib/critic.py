@@ -1,0 +1,44 @@
+"""A critic: values for generalised advantages and their targets."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from grpolib.batch import GroupBatch, StepInputs
+
+
+@dataclass(frozen=True)
+class Critic:
+    """Any module from observations to one value each, [n] or [n, 1]; trained beside the policy.
+
+    Args:
+        module: Trained in place, for instance `mlp(8, 64, 64, 1)`.
+    """
+
+    module: nn.Module
+
+    def __call__(self, inputs: StepInputs) -> Float[Tensor, " s"]:
+        """Values of s steps' observations, with gradient."""
+        return self._values(inputs.observations)
+
+    @torch.no_grad()
+    def annotate(self, batch: GroupBatch[Any]) -> GroupBatch[Any]:
+        """The batch with `values` and `final_values`, in one pass before any update.
+
+        Raises:
+            ValueError: The sampler gave no final observations.
+        """
+        if batch.final_inputs is None:
+            raise ValueError("a critic bootstraps from final_inputs, and the sampler gave none")
+        return replace(batch, values=self(batch.inputs), final_values=self._values(batch.final_inputs))
+
+    def _values(self, observations: Shaped[Tensor, "n ..."]) -> Float[Tensor, " n"]:
+        values: Tensor = self.module(observations)
+        if values.shape not in ((len(observations),), (len(observations), 1)):
+            raise ValueError(
+                f"the critic gave {tuple(values.shape)} for {len(observations)} observations: expected one value each"
+            )
+        return values.reshape(-1)
