@@ -1,6 +1,6 @@
 """Land the lunar lander without a critic: train, evaluate both ways, draw the curves.
 
-    python examples/lunarlander.py                      # critic-free GRPO, about four minutes on one core
+    python examples/lunarlander.py                      # critic-free GRPO, about two minutes on two cores
     python examples/lunarlander.py --recipe grpo        # GRPO as published: it learns, but does not land
 
 Needs the extras box2d and plots. Everything is written to a new folder, `runs/...` unless `--out` names one.
@@ -87,6 +87,8 @@ def main() -> None:
         recipe=RECIPES[args.recipe](),
         seed=args.seed,
         run_folder=out,
+        workers="auto",
+        compile="auto",
         callbacks=[PrintEvaluations()],
     )
     trainer.train(total_steps=args.total_steps)

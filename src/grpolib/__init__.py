@@ -21,6 +21,9 @@ from grpolib.policies import mlp as mlp
 from grpolib.sampling import GroupSampler as GroupSampler
 from grpolib.sampling import Sampler as Sampler
 from grpolib.sampling import StepSampler as StepSampler
+from grpolib.sampling import WorkerError as WorkerError
+from grpolib.sampling import WorkerProcesses as WorkerProcesses
+from grpolib.sampling import check_group_env as check_group_env
 
 from grpolib.critic import Critic as Critic
 from grpolib.estimators import GAE as GAE

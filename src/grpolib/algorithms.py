@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from gymnasium.spaces import Box
 from torch import nn
@@ -14,6 +14,7 @@ from grpolib.critic import Critic
 from grpolib.policies import Policy, mlp
 from grpolib.recipes import Pieces, Recipe, check_pieces
 from grpolib.sampling import GroupSampler, Sampler, StepSampler
+from grpolib.sampling.engines import Workers
 from grpolib.sampling.environments import EnvSource
 from grpolib.trainer import Trainer
 
@@ -29,6 +30,9 @@ class GRPOTrainer(Trainer):
         recipe: `recipes.grpo()`, the published defaults, if None.
         seed: >= 0.
         run_folder: Where the run's files go; None writes nothing.
+        workers: Where episodes run: 0 here, a number of processes, or "auto" (one per core); with a main guard
+            in the script. The results are the same.
+        compile: See `Trainer`.
         callbacks: See `Trainer`.
         pieces: Fields of `Recipe` that replace the recipe's.
 
@@ -45,6 +49,8 @@ class GRPOTrainer(Trainer):
         recipe: Recipe | None = None,
         seed: int = 0,
         run_folder: str | os.PathLike[str] | None = None,
+        workers: Workers = 0,
+        compile: bool | Literal["auto"] = False,
         callbacks: Sequence[Callback] = (),
         **pieces: Unpack[Pieces],
     ) -> None:
@@ -52,10 +58,19 @@ class GRPOTrainer(Trainer):
         if isinstance(source, Sampler):
             if "group_size" in pieces:
                 raise ValueError(f"group_size={pieces['group_size']} beside a ready sampler, which owns its group size")
+            _check_no_workers(workers)
             sampler = source
         else:
-            sampler = GroupSampler(source, chosen.group_size)
-        super().__init__(policy, sampler, seed=seed, run_folder=run_folder, callbacks=callbacks, **chosen.pieces())
+            sampler = GroupSampler(source, chosen.group_size, workers=workers)
+        super().__init__(
+            policy,
+            sampler,
+            seed=seed,
+            run_folder=run_folder,
+            compile=compile,
+            callbacks=callbacks,
+            **chosen.pieces(),
+        )
 
 
 class PPOTrainer(Trainer):
@@ -69,6 +84,9 @@ class PPOTrainer(Trainer):
         recipe: `recipes.ppo()` if None.
         seed: >= 0; also of the critic that is made where the recipe has none, `mlp(observations, 64, 64, 1)`.
         run_folder: Where the run's files go; None writes nothing.
+        workers: Where episodes run: 0 here, a number of processes, or "auto" (one per core); with a main guard
+            in the script. The results are the same.
+        compile: See `Trainer`.
         callbacks: See `Trainer`.
         pieces: Fields of `Recipe` that replace the recipe's.
 
@@ -87,12 +105,26 @@ class PPOTrainer(Trainer):
         recipe: Recipe | None = None,
         seed: int = 0,
         run_folder: str | os.PathLike[str] | None = None,
+        workers: Workers = 0,
+        compile: bool | Literal["auto"] = False,
         callbacks: Sequence[Callback] = (),
         **pieces: Unpack[Pieces],
     ) -> None:
-        sampler = source if isinstance(source, StepSampler) else StepSampler(source, num_envs, steps)
+        if isinstance(source, StepSampler):
+            _check_no_workers(workers)
+            sampler = source
+        else:
+            sampler = StepSampler(source, num_envs, steps, workers=workers)
         chosen = _with_critic(_chosen(recipe, recipes.ppo(), pieces), sampler, seed)
-        super().__init__(policy, sampler, seed=seed, run_folder=run_folder, callbacks=callbacks, **chosen.pieces())
+        super().__init__(
+            policy,
+            sampler,
+            seed=seed,
+            run_folder=run_folder,
+            compile=compile,
+            callbacks=callbacks,
+            **chosen.pieces(),
+        )
 
 
 class A2CTrainer(Trainer):
@@ -108,12 +140,31 @@ class A2CTrainer(Trainer):
         recipe: Recipe | None = None,
         seed: int = 0,
         run_folder: str | os.PathLike[str] | None = None,
+        workers: Workers = 0,
+        compile: bool | Literal["auto"] = False,
         callbacks: Sequence[Callback] = (),
         **pieces: Unpack[Pieces],
     ) -> None:
-        sampler = source if isinstance(source, StepSampler) else StepSampler(source, num_envs, steps)
+        if isinstance(source, StepSampler):
+            _check_no_workers(workers)
+            sampler = source
+        else:
+            sampler = StepSampler(source, num_envs, steps, workers=workers)
         chosen = _with_critic(_chosen(recipe, recipes.a2c(), pieces), sampler, seed)
-        super().__init__(policy, sampler, seed=seed, run_folder=run_folder, callbacks=callbacks, **chosen.pieces())
+        super().__init__(
+            policy,
+            sampler,
+            seed=seed,
+            run_folder=run_folder,
+            compile=compile,
+            callbacks=callbacks,
+            **chosen.pieces(),
+        )
+
+
+def _check_no_workers(workers: Workers) -> None:
+    if workers != 0:
+        raise ValueError(f"workers={workers!r} beside a ready sampler, which owns its workers: give them to it")
 
 
 def _chosen(recipe: Any, default: Recipe, pieces: Pieces) -> Recipe:

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, Literal, Protocol, TypeVar, cast, get_args
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -17,13 +17,15 @@ from typing_extensions import Self
 
 from grpolib.functional import discounted_returns, episode_ids, offsets, timesteps
 
+Rows: TypeAlias = Tensor | slice
+"""Which rows: their numbers, or a range."""
 Reduction = Literal["episode_mean", "step_mean", "constant"]
 
 
 class Inputs(Protocol):
     """What a policy reads to score the steps of a batch; selected by step or by whole episode."""
 
-    def select_steps(self, steps: Int[Tensor, " s"]) -> Self:
+    def select_steps(self, steps: Rows) -> Self:
         """The inputs of single steps, in the order of `steps`."""
         ...
 
@@ -59,7 +61,7 @@ class StepInputs:
     def __len__(self) -> int:
         return len(self.actions)
 
-    def select_steps(self, steps: Int[Tensor, " s"]) -> "StepInputs":
+    def select_steps(self, steps: Rows) -> "StepInputs":
         """The inputs of single steps, in the order of `steps`."""
         return StepInputs(self.observations[steps], self.actions[steps])
 
@@ -118,7 +120,7 @@ class Minibatch(Generic[InputsT]):
 
     def select(
         self,
-        steps: Int[Tensor, " s2"],
+        steps: Rows,
         *,
         inputs: InputsT,
         weights: Float[Tensor, " s2"],
@@ -442,7 +444,7 @@ def _concatenate_field(values: list[Any]) -> Tensor | None:
     return torch.cat(values) if isinstance(values[0], Tensor) else None
 
 
-def _select(values: Tensor | None, rows: Tensor) -> Tensor | None:
+def _select(values: Tensor | None, rows: Rows) -> Tensor | None:
     return None if values is None else values[rows]
 
 
@@ -451,9 +453,9 @@ def _by_step(whole: Minibatch[InputsT], plan: MinibatchPlan, rng: torch.Generato
     size = min(plan.size or num_steps, num_steps)
     for _ in range(plan.epochs):
         order = torch.randperm(num_steps, generator=rng).to(whole.weights.device)
-        for steps in order.split(size):
-            yield whole.select(
-                steps,
-                inputs=whole.inputs.select_steps(steps),
-                weights=whole.weights[steps] * (num_steps / len(steps)),
-            )
+        # One gather an epoch and views of it are several times cheaper than a gather a minibatch.
+        shuffled = whole.select(order, inputs=whole.inputs.select_steps(order), weights=whole.weights[order])
+        for start in range(0, num_steps, size):
+            rows = slice(start, min(start + size, num_steps))
+            weights = shuffled.weights[rows] * (num_steps / (rows.stop - start))
+            yield shuffled.select(rows, inputs=shuffled.inputs.select_steps(rows), weights=weights)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from grpolib.batch import GroupBatch, StepInputs
 from grpolib.policies import ActingPolicy, Policy, as_policy
-from grpolib.sampling.environments import BLOCK, EnvSource, make_environments
-from grpolib.sampling.protocols import group_seed
+from grpolib.sampling.engines import Engine, Run, Workers, make_engine
+from grpolib.sampling.environments import BLOCK, Env, EnvSource, describe_environments, make_environments
 from grpolib.sampling.rollout import device_of, generator, one_torch_thread, rollout
 
 REPORTED_SEEDS = 1_000_000_000
@@ -92,6 +92,7 @@ def evaluate(
     episodes: int = 50,
     first_seed: int = REPORTED_SEEDS,
     threshold: float | None = None,
+    workers: Workers = 0,
 ) -> EvaluationReport:
     """Run the policy by mode and by sample from the same reset seeds.
 
@@ -103,41 +104,82 @@ def evaluate(
         episodes: Episodes each way, >= 1, with reset seeds first_seed, first_seed + 1, ...
         first_seed: Default: the reported seeds.
         threshold: Return from which an episode counts as solved; None takes the environment's own.
+        workers: Where episodes run: 0 here, a number of processes, or "auto"; the figures are the same.
 
     Raises:
         ValueError: episodes < 1.
     """
-    if episodes < 1:
-        raise ValueError(f"episodes is {episodes}: evaluate at least one")
-    environments = make_environments(env, min(BLOCK, episodes))
-    policy = as_policy(policy, environments[0].action_space)
-    if threshold is None and environments[0].spec is not None:
-        threshold = environments[0].spec.reward_threshold
-    was_training = policy.training
-    policy.train(False)
-    seed = np.random.SeedSequence(first_seed)
+    evaluator = Evaluator(env, make_engine(workers), threshold=threshold)
     try:
-        with one_torch_thread():
-            blocks = [
-                [
-                    rollout(
-                        environments[: len(seeds)],
-                        policy,
-                        seeds,
-                        generator(group_seed(seed, block)),
-                        deterministic=deterministic,
-                    )
-                    for block, seeds in enumerate(_blocks(first_seed, episodes))
-                ]
-                for deterministic in (True, False)
-            ]
-            entropy = _start_entropy(policy, blocks[0])
+        return evaluator(policy, episodes=episodes, first_seed=first_seed)
     finally:
-        policy.train(was_training)
-        for environment in environments:
+        evaluator.engine.close()
+
+
+class Evaluator:
+    """Evaluates on an engine that it may share with a sampler; see `evaluate`."""
+
+    def __init__(self, env: EnvSource, engine: Engine, *, threshold: float | None = None) -> None:
+        self.engine = engine
+        description = describe_environments(env, BLOCK)
+        self._action_space = description.action_space
+        self._threshold = description.reward_threshold if threshold is None else threshold
+        self._stage = EvaluationStage(env)
+
+    def __call__(self, policy: Policy | nn.Module, *, episodes: int, first_seed: int) -> EvaluationReport:
+        """Both ways from the reset seeds first_seed, ..., first_seed + episodes - 1."""
+        if episodes < 1:
+            raise ValueError(f"episodes is {episodes}: evaluate at least one")
+        acting = as_policy(policy, self._action_space)
+        blocks = _blocks(first_seed, episodes)
+        jobs = [EvaluationJob(block, deterministic) for deterministic in (True, False) for block in blocks]
+        was_training = acting.training
+        acting.train(False)
+        try:
+            groups = self.engine.map(self._stage, acting, jobs)
+            with one_torch_thread():
+                entropy = _start_entropy(acting, groups[: len(blocks)])
+        finally:
+            acting.train(was_training)
+        argmax, sampled = groups[: len(blocks)], groups[len(blocks) :]
+        return EvaluationReport(_statistics(argmax, self._threshold), _statistics(sampled, self._threshold), entropy)
+
+
+@dataclass(frozen=True)
+class EvaluationJob:
+    """Episodes that share a policy call, one per reset seed."""
+
+    reset_seeds: list[int]
+    deterministic: bool
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationStage:
+    """A block of environments for evaluation."""
+
+    source: EnvSource
+
+    def build(self) -> Run:
+        """Make the environments."""
+        return EvaluationRun(make_environments(self.source, BLOCK))
+
+
+@dataclass(frozen=True)
+class EvaluationRun:
+    """Runs episodes, each from a reset seed of its own."""
+
+    environments: list[Env]
+
+    def __call__(self, policy: ActingPolicy, job: EvaluationJob) -> GroupBatch[StepInputs]:
+        """One complete episode per reset seed."""
+        rng = generator(np.random.SeedSequence(job.reset_seeds[0]))
+        environments = self.environments[: len(job.reset_seeds)]
+        return rollout(environments, policy, job.reset_seeds, rng, deterministic=job.deterministic)
+
+    def close(self) -> None:
+        """Close the environments."""
+        for environment in self.environments:
             environment.close()
-    argmax, sampled = (_statistics(groups, threshold) for groups in blocks)
-    return EvaluationReport(argmax, sampled, entropy)
 
 
 def _blocks(first_seed: int, episodes: int) -> list[list[int]]:

@@ -1,6 +1,5 @@
 """The numbers of one iteration; docs/metrics.md explains each."""
 
-from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -65,26 +64,27 @@ class MetricMeans:
     """
 
     def __init__(self) -> None:
-        self._totals: dict[str, Tensor] = {}
-        self._counts: dict[str, int] = {}
+        self._names: list[str] = []
+        self._rows: list[Tensor] = []
 
-    def add(self, metrics: Mapping[str, Tensor]) -> None:
-        """Take in one minibatch's."""
-        for name, value in metrics.items():
-            if name not in self._totals:
-                self._totals[name] = value.detach().clone()
-            elif name.endswith("_min"):
-                torch.minimum(self._totals[name], value, out=self._totals[name])
-            elif name.endswith("_max"):
-                torch.maximum(self._totals[name], value, out=self._totals[name])
-            else:
-                self._totals[name] += value
-            self._counts[name] = self._counts.get(name, 0) + 1
+    def add(self, names: list[str], values: Tensor) -> None:
+        """Take in one minibatch's: a vector of values, and their names."""
+        self._names = names
+        self._rows.append(values)
 
     def read(self) -> Metrics:
         """The collected metrics as Python floats, and whether every ratio had to be 1 (a single update)."""
-        updates = max(self._counts.values(), default=0)
-        return {"updates": updates, "ratio_is_one_by_construction": float(updates == 1)} | {
-            name: float(total) / (1 if name.endswith(("_min", "_max")) else self._counts[name])
-            for name, total in self._totals.items()
-        }
+        updates = len(self._rows)
+        metrics: Metrics = {"updates": updates, "ratio_is_one_by_construction": float(updates == 1)}
+        if updates == 0:
+            return metrics
+        table = torch.stack(self._rows).double().cpu()
+        for name, column in zip(self._names, table.unbind(1), strict=True):
+            metrics[name] = float(_reduced(name, column))
+        return metrics
+
+
+def _reduced(name: str, column: Tensor) -> Tensor:
+    if name.endswith("_min"):
+        return column.min()
+    return column.max() if name.endswith("_max") else column.mean()

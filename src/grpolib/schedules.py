@@ -83,9 +83,11 @@ class LossSetting:
         Raises:
             ValueError: The trainer has no loss of that type.
         """
-        if not any(isinstance(loss, self.loss) for loss in trainer.losses):
-            raise ValueError(f"no {self.loss.__name__} among the losses {trainer.losses}, so nothing to schedule")
-        trainer.losses = [
+        if not any(isinstance(loss, self.loss) for loss in trainer.update.losses):
+            raise ValueError(
+                f"no {self.loss.__name__} among the losses {trainer.update.losses}, so nothing to schedule"
+            )
+        trainer.update.losses = [
             replace(loss, **{self.name: self.value(trainer)}) if isinstance(loss, self.loss) else loss
-            for loss in trainer.losses
+            for loss in trainer.update.losses
         ]

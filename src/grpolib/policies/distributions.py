@@ -66,7 +66,7 @@ def entropy(distribution: Distribution, log_probs: Tensor) -> Tensor:
 
 
 def _categorical(output: Any, space: Discrete) -> Distribution:
-    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] != space.n:
+    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] != int(space.n):
         raise ValueError(
             f"the policy gave {_describe(output)} for {space}: expected logits of shape [n, {space.n}] or a "
             "torch.distributions.Distribution"

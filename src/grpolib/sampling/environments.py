@@ -1,8 +1,9 @@
 """Making the environments that a sampler owns."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import gymnasium
 from gymnasium.error import DependencyNotInstalled
@@ -45,22 +46,51 @@ def make_environments(source: EnvSource, count: int) -> list[Env]:
     return environments
 
 
+@dataclass(frozen=True)
+class EnvironmentDescription:
+    """What a sampler has to know of its environments; they themselves may live in other processes."""
+
+    name: str
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    time_limit: int | None
+    reward_threshold: float | None
+
+
+def describe_environments(source: EnvSource, count: int) -> EnvironmentDescription:
+    """Make environments, look at them and close them; raises what `make_environments` raises.
+
+    Of a single factory one environment is made, of a list of them all.
+    """
+    environments = make_environments(source, count if is_list(source) else 1)
+    first = environments[0]
+    description = EnvironmentDescription(
+        environment_name(first),
+        first.observation_space,
+        first.action_space,
+        None if first.spec is None else first.spec.max_episode_steps,
+        None if first.spec is None else first.spec.reward_threshold,
+    )
+    for environment in environments:
+        environment.close()
+    return description
+
+
 def environment_name(environment: Env) -> str:
     """The id an environment was registered under, else its class."""
     spec = environment.spec
     return spec.id if spec is not None else type(environment.unwrapped).__name__
 
 
-def time_limit(environment: Env) -> int | None:
-    """Longest possible episode in steps, where the environment says so."""
-    spec = environment.spec
-    return None if spec is None else spec.max_episode_steps
+def is_list(source: EnvSource) -> TypeGuard[Sequence[EnvFactory]]:
+    """Whether there is one factory per environment."""
+    return isinstance(source, Sequence) and not isinstance(source, str)
 
 
 def _factories(source: EnvSource, count: int) -> list[EnvFactory]:
     if isinstance(source, str):
         return [partial(gymnasium.make, source, disable_env_checker=True)] * count
-    if isinstance(source, Sequence) and not isinstance(source, str):
+    if is_list(source):
         if len(source) != count:
             raise ValueError(f"{len(source)} environment factories for {count} members: give one per member")
         return list(source)

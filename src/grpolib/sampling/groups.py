@@ -1,14 +1,17 @@
 """Groups of episodes that share a start."""
 
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from grpolib.batch import GroupBatch, StepInputs, concatenate
 from grpolib.policies import ActingPolicy
-from grpolib.sampling.environments import TRAINING_SEEDS, EnvSource, environment_name, make_environments, time_limit
+from grpolib.sampling.engines import Run, Workers, make_engine
+from grpolib.sampling.environments import TRAINING_SEEDS, Env, EnvSource, describe_environments, make_environments
 from grpolib.sampling.protocols import group_seed
-from grpolib.sampling.rollout import generator, one_torch_thread, rollout
+from grpolib.sampling.rollout import generator, rollout
 
 
 class GroupSampler:
@@ -22,27 +25,26 @@ class GroupSampler:
     Args:
         env: An id, a factory, or one factory per member.
         group_size: G, >= 2.
+        workers: Where groups run: 0 here, a number of processes, or "auto"; the batch has the same bits.
 
     Raises:
         ValueError: A group of one, or a space that is not supported.
         TypeError: `env` is not an id, a factory or a list of factories.
     """
 
-    def __init__(self, env: EnvSource, group_size: int = 16) -> None:
+    def __init__(self, env: EnvSource, group_size: int = 16, *, workers: Workers = 0) -> None:
         if group_size < 2:
             raise ValueError(f"group_size is {group_size}: a group needs >= 2 episodes to compare")
+        self.engine = make_engine(workers)
         self.source = env
         self.group_size = group_size
-        self._environments = make_environments(env, group_size)
-        self.observation_space = self._environments[0].observation_space
-        self.action_space = self._environments[0].action_space
-        self.name = environment_name(self._environments[0])
+        description = describe_environments(env, group_size)
+        self.observation_space = description.observation_space
+        self.action_space = description.action_space
+        self.name = description.name
+        self.max_length = description.time_limit
+        self._stage = GroupStage(env, group_size)
         self._starts_differ = False
-
-    @property
-    def max_length(self) -> int | None:
-        """The environment's time limit in steps, if it has one."""
-        return time_limit(self._environments[0])
 
     def sample(
         self, policy: ActingPolicy, num_groups: int, seed: np.random.SeedSequence, *, first_group: int = 0
@@ -51,33 +53,72 @@ class GroupSampler:
 
         Raises:
             ValueError: num_groups < 1, or the environment gave something that is not finite.
+            WorkerError: A worker process raised, died or hangs.
         """
         if num_groups < 1:
             raise ValueError(f"num_groups is {num_groups}: sample at least one group")
-        with one_torch_thread():
-            groups = [self._group(policy, group_seed(seed, first_group + k)) for k in range(num_groups)]
-        return concatenate(groups)
+        jobs = [GroupJob.of(group_seed(seed, first_group + k)) for k in range(num_groups)]
+        batch = concatenate(self.engine.map(self._stage, policy, jobs))
+        self._check_starts(batch)
+        return batch
+
+    def close(self) -> None:
+        """Close the environments and end the workers."""
+        self.engine.close()
+
+    def _check_starts(self, batch: GroupBatch[StepInputs]) -> None:
+        if self._starts_differ:
+            return
+        starts = batch.inputs.observations[batch.offsets[:-1]]
+        first_of_group = torch.searchsorted(batch.group_ids, batch.group_ids)
+        if bool((starts != starts[first_of_group]).any()):
+            self._starts_differ = True
+            warnings.warn(
+                f"{self.name} gave different first observations for equal reset seeds: members of a group do not "
+                "share their start, so a group's baseline compares unlike episodes. Seed every source of "
+                "randomness of the environment from reset(seed=...); check_group_env says more",
+                stacklevel=3,
+            )
+
+
+@dataclass(frozen=True)
+class GroupJob:
+    """One group: where its episodes start, and the seed of its actions."""
+
+    reset_seed: int
+    actions: np.random.SeedSequence
+
+    @classmethod
+    def of(cls, seed: np.random.SeedSequence) -> "GroupJob":
+        """The group that `seed` names; `seed` is not changed."""
+        start, actions = group_seed(seed, 0), group_seed(seed, 1)
+        return cls(int(np.random.default_rng(start).integers(TRAINING_SEEDS)), actions)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupStage:
+    """G environments, and a group's episodes in them."""
+
+    source: EnvSource
+    group_size: int
+
+    def build(self) -> Run:
+        """Make the environments."""
+        return GroupRun(make_environments(self.source, self.group_size))
+
+
+@dataclass(frozen=True)
+class GroupRun:
+    """Runs the episodes of a group."""
+
+    environments: list[Env]
+
+    def __call__(self, policy: ActingPolicy, job: GroupJob) -> GroupBatch[StepInputs]:
+        """One complete episode in each environment."""
+        seeds = [job.reset_seed] * len(self.environments)
+        return rollout(self.environments, policy, seeds, generator(job.actions))
 
     def close(self) -> None:
         """Close the environments."""
-        for environment in self._environments:
+        for environment in self.environments:
             environment.close()
-
-    def _group(self, policy: ActingPolicy, seed: np.random.SeedSequence) -> GroupBatch[StepInputs]:
-        reset_seed, actions = seed.spawn(2)
-        start = int(np.random.default_rng(reset_seed).integers(TRAINING_SEEDS))
-        group = rollout(self._environments, policy, [start] * self.group_size, generator(actions))
-        self._check_starts(group)
-        return group
-
-    def _check_starts(self, group: GroupBatch[StepInputs]) -> None:
-        starts = group.inputs.observations[group.offsets[:-1]]
-        if self._starts_differ or bool((starts == starts[0]).all()):
-            return
-        self._starts_differ = True
-        warnings.warn(
-            f"{self.name} gave different first observations for equal reset seeds: members of a group do not "
-            "share their start, so a group's baseline compares unlike episodes. Seed every source of randomness "
-            "of the environment from reset(seed=...)",
-            stacklevel=4,
-        )

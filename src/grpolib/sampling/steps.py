@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 from grpolib.batch import GroupBatch, StepInputs, concatenate
 from grpolib.policies import ActingPolicy
 from grpolib.policies.spaces import as_tensor, environment_actions, observation_dtype
+from grpolib.sampling.engines import Run, Workers, make_engine
 from grpolib.sampling.environments import (
     BLOCK,
     TRAINING_SEEDS,
     Env,
     EnvSource,
-    environment_name,
+    describe_environments,
+    is_list,
     make_environments,
-    time_limit,
 )
 from grpolib.sampling.protocols import group_seed
 from grpolib.sampling.rollout import (
@@ -27,7 +28,6 @@ from grpolib.sampling.rollout import (
     checked_step,
     device_of,
     generator,
-    one_torch_thread,
 )
 
 RECENT = 100
@@ -46,22 +46,23 @@ class StepSampler:
         env: An id, a factory, or one factory per environment.
         num_envs: K, >= 1.
         steps: Per environment and sample, >= 1.
+        workers: Where environments run: 0 here, a number of processes, or "auto"; the batch has the same bits.
     """
 
-    def __init__(self, env: EnvSource, num_envs: int = 16, steps: int = 1024) -> None:
+    def __init__(self, env: EnvSource, num_envs: int = 16, steps: int = 1024, *, workers: Workers = 0) -> None:
         if num_envs < 1 or steps < 1:
             raise ValueError(f"num_envs={num_envs} and steps={steps} must be >= 1")
+        self.engine = make_engine(workers)
         self.source = env
         self.num_envs = num_envs
         self.steps = steps
-        environments = make_environments(env, num_envs)
-        self.observation_space = environments[0].observation_space
-        self.action_space = environments[0].action_space
-        self.name = environment_name(environments[0])
-        self.max_length = time_limit(environments[0])
-        self._blocks = [_Block(environments[k : k + BLOCK]) for k in range(0, num_envs, BLOCK)]
-        self._returns: deque[float] = deque(maxlen=RECENT)
-        self._lengths: deque[int] = deque(maxlen=RECENT)
+        description = describe_environments(env, num_envs)
+        self.observation_space = description.observation_space
+        self.action_space = description.action_space
+        self.name = description.name
+        self.max_length = description.time_limit
+        self._stage = BlockStage(env, num_envs, steps)
+        self._finished: deque[tuple[float, int]] = deque(maxlen=RECENT)
 
     def sample(
         self, policy: ActingPolicy, num_groups: int, seed: np.random.SeedSequence, *, first_group: int = 0
@@ -70,30 +71,72 @@ class StepSampler:
 
         Raises:
             ValueError: num_groups is not num_envs, or the environment gave something that is not finite.
+            WorkerError: A worker process raised, died or hangs.
         """
         if num_groups != self.num_envs:
             raise ValueError(
                 f"num_groups is {num_groups}, this sampler has {self.num_envs} environments: set "
                 f"groups_per_step={self.num_envs}"
             )
-        with one_torch_thread():
-            segments = concatenate(
-                [
-                    block.run(policy, self.steps, group_seed(seed, first_group + k))
-                    for k, block in enumerate(self._blocks)
-                ]
-            )
-        for block in self._blocks:
-            self._returns.extend(block.finished_returns)
-            self._lengths.extend(block.finished_lengths)
-        metrics = {"returns": torch.tensor(self._returns), "lengths": torch.tensor(self._lengths)}
-        return replace(segments, group_ids=torch.arange(segments.num_episodes), metrics=metrics)
+        jobs = [BlockJob(k, group_seed(seed, first_group + k)) for k in range(-(-self.num_envs // BLOCK))]
+        segments = concatenate(self.engine.map(self._stage, policy, jobs, pinned=True))
+        self._finished.extend(
+            zip(segments.metrics["returns"].tolist(), segments.metrics["lengths"].tolist(), strict=True)
+        )
+        returns, lengths = zip(*self._finished, strict=True) if self._finished else ((), ())
+        metrics = {"returns": torch.tensor(returns), "lengths": torch.tensor(lengths)}
+        return replace(segments, metrics=metrics)
+
+    def close(self) -> None:
+        """Close the environments and end the workers."""
+        self.engine.close()
+
+
+@dataclass(frozen=True)
+class BlockJob:
+    """One rollout of one block of environments."""
+
+    block: int
+    seed: np.random.SeedSequence
+
+
+@dataclass(frozen=True, eq=False)
+class BlockStage:
+    """Blocks of environments that keep their open episodes from job to job."""
+
+    source: EnvSource
+    num_envs: int
+    steps: int
+
+    def build(self) -> Run:
+        """Make nothing yet: a block is made where its first job runs."""
+        return BlockRun(self)
+
+
+class BlockRun:
+    """Runs rollouts of the blocks that live here."""
+
+    def __init__(self, stage: BlockStage) -> None:
+        self._stage = stage
+        self._blocks: dict[int, _Block] = {}
+
+    def __call__(self, policy: ActingPolicy, job: BlockJob) -> GroupBatch[StepInputs]:
+        """`steps` steps of each environment of the block."""
+        if job.block not in self._blocks:
+            self._blocks[job.block] = _Block(self._environments(job.block))
+        return self._blocks[job.block].run(policy, self._stage.steps, job.seed)
 
     def close(self) -> None:
         """Close the environments."""
-        for block in self._blocks:
+        for block in self._blocks.values():
             for environment in block.environments:
                 environment.close()
+
+    def _environments(self, block: int) -> list[Env]:
+        first = block * BLOCK
+        count = min(BLOCK, self._stage.num_envs - first)
+        source = self._stage.source
+        return make_environments(source[first : first + count] if is_list(source) else source, count)
 
 
 class _End(NamedTuple):
@@ -105,7 +148,7 @@ class _End(NamedTuple):
 
 
 class _Block:
-    """Environments that share a policy call, a generator and, later, a worker."""
+    """Environments that share a policy call, a generator and a worker."""
 
     def __init__(self, environments: Sequence[Env]) -> None:
         self.environments = environments
@@ -114,14 +157,12 @@ class _Block:
         self._times = np.zeros(len(environments), dtype=np.int64)
         self._totals = np.zeros(len(environments))
         self._seeds = [-1] * len(environments)
-        self.finished_returns: list[float] = []
-        self.finished_lengths: list[int] = []
+        self._finished: list[tuple[float, int]] = []
 
     def run(self, policy: ActingPolicy, steps: int, seed: np.random.SeedSequence) -> GroupBatch[StepInputs]:
         """`steps` steps of each environment, as segments in the order of the environments."""
-        resets, draws = seed.spawn(2)
-        reset_rng, rng = np.random.default_rng(resets), generator(draws)
-        self.finished_returns, self.finished_lengths = [], []
+        reset_rng, rng = np.random.default_rng(group_seed(seed, 0)), generator(group_seed(seed, 1))
+        self._finished = []
         for member, seed_of_episode in enumerate(self._seeds):
             if seed_of_episode < 0:
                 self._reset(member, reset_rng)
@@ -137,7 +178,12 @@ class _Block:
         for member, ends in enumerate(segments):
             if not ends or ends[-1].step < steps - 1:
                 ends.append(_End(steps - 1, False, self._current[member].copy()))
-        return _as_segments(observations, actions, log_probs, rewards, segments, first_times)
+        batch = _as_segments(observations, actions, log_probs, rewards, segments, first_times)
+        finished = {
+            "returns": torch.tensor([total for total, _ in self._finished]),
+            "lengths": torch.tensor([length for _, length in self._finished], dtype=torch.long),
+        }
+        return replace(batch, metrics=finished)
 
     def _step(
         self, actions: torch.Tensor, step: int, segments: list[list[_End]], reset_rng: np.random.Generator
@@ -152,8 +198,7 @@ class _Block:
             self._totals[member] += rewards[member]
             if terminated or truncated:
                 segments[member].append(_End(step, terminated, self._current[member].copy()))
-                self.finished_returns.append(float(self._totals[member]))
-                self.finished_lengths.append(int(self._times[member]))
+                self._finished.append((float(self._totals[member]), int(self._times[member])))
                 self._reset(member, reset_rng)
         return rewards
 

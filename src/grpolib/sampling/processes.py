@@ -1,0 +1,227 @@
+"""Worker processes: whole groups each, weights in shared memory, one message per group."""
+
+import copy
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.multiprocessing  # its import lets tensors travel through pipes as shared memory
+from torch import Tensor
+
+from grpolib.policies import ActingPolicy
+
+STARTING = 120.0
+"""Seconds that a new process may take to import what it needs."""
+
+
+@dataclass(frozen=True)
+class WorkerProcesses:
+    """Settings of a pool of worker processes on this machine.
+
+    Args:
+        count: Processes, >= 1.
+        timeout: Seconds that one job (a group of episodes) may take before the pool is given up.
+    """
+
+    count: int
+    timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or not self.timeout > 0:
+            raise ValueError(f"{self}: count must be >= 1 and timeout > 0")
+
+
+class WorkerError(RuntimeError):
+    """A job failed in a worker process; the pool is closed."""
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class ProcessEngine:
+    """Runs jobs in spawned processes, each with a copy of the policy; see `Engine`.
+
+    Stages and policies travel by cloudpickle, so lambdas and local classes will do. Weights lie in shared
+    memory; a call copies them there once. A worker that raises, hangs or dies closes the pool with one error.
+    """
+
+    def __init__(self, settings: WorkerProcesses) -> None:
+        self._settings = settings
+        self._workers: list[_Worker] = []
+        self._stages: list[Any] = []
+        self._policy: ActingPolicy | None = None
+        self._weights: dict[str, Tensor] = {}
+
+    def map(self, stage: Any, policy: ActingPolicy, jobs: Sequence[Any], *, pinned: bool = False) -> list[Any]:
+        """See `Engine.map`.
+
+        Raises:
+            WorkerError: A job raised, a worker died, or a job took longer than the timeout.
+        """
+        try:
+            self._start()
+            self._share(policy)
+            return self._run(self._stage_number(stage), jobs, pinned)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the processes; may be called twice."""
+        workers, self._workers = self._workers, []
+        self._stages, self._policy, self._weights = [], None, {}
+        for worker in workers:
+            worker.end()
+
+    def _start(self) -> None:
+        if not self._workers:
+            _check_main_guard()
+            self._workers = [_Worker(number) for number in range(self._settings.count)]
+            for worker in self._workers:
+                worker.receive(STARTING, "starting")
+
+    def _share(self, policy: ActingPolicy) -> None:
+        """Copy the policy's weights to where the workers read them."""
+        state = policy.state_dict()
+        if policy is not self._policy:
+            self._weights = {name: value.detach().cpu().clone().share_memory_() for name, value in state.items()}
+            definition = cloudpickle.dumps(copy.deepcopy(policy).cpu())  # type: ignore[attr-defined]
+            for worker in self._workers:
+                worker.connection.send(("policy", definition, self._weights))
+            self._policy = policy
+        for name, value in state.items():
+            self._weights[name].copy_(value)
+
+    def _stage_number(self, stage: Any) -> int:
+        for number, known in enumerate(self._stages):
+            if known is stage:
+                return number
+        self._stages.append(stage)
+        definition = cloudpickle.dumps(stage)
+        for worker in self._workers:
+            worker.connection.send(("stage", len(self._stages) - 1, definition))
+        return len(self._stages) - 1
+
+    def _run(self, stage: int, jobs: Sequence[Any], pinned: bool) -> list[Any]:
+        """Keep every worker busy until all jobs are done."""
+        everyone = deque(range(len(jobs)))
+        left = [
+            deque(range(number, len(jobs), len(self._workers))) if pinned else everyone
+            for number in range(len(self._workers))
+        ]
+        results: dict[int, Any] = {}
+        busy: dict[_Worker, tuple[int, float]] = {}
+
+        def give_next(worker: "_Worker") -> None:
+            if left[worker.number]:
+                job = left[worker.number].popleft()
+                worker.connection.send(("job", stage, jobs[job]))
+                busy[worker] = (job, time.monotonic() + self._settings.timeout)
+
+        for worker in self._workers:
+            give_next(worker)
+        while busy:
+            deadline = min(until for _, until in busy.values())
+            wait([worker.connection for worker in busy], max(0.0, deadline - time.monotonic()))
+            for worker, (job, until) in list(busy.items()):
+                if worker.connection.poll() or time.monotonic() > until:
+                    results[job] = worker.receive(0.0, f"running {jobs[job]}")
+                    del busy[worker]
+                    give_next(worker)
+        return [results[k] for k in range(len(jobs))]
+
+
+class _Worker:
+    """The parent's side of one process."""
+
+    def __init__(self, number: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.number = number
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True, name=f"grpolib-worker-{number}")
+        self.process.start()
+        theirs.close()
+
+    def receive(self, timeout: float, doing: str) -> Any:
+        """The worker's answer, or one error that says what happened to it."""
+        who = f"worker {self.number} (process {self.process.pid})"
+        if not self.connection.poll(timeout):
+            raise WorkerError(
+                f"{who} did not answer in time while {doing}: an environment hangs, or timeout is too short"
+            )
+        try:
+            kind, answer = self.connection.recv()
+        except (EOFError, ConnectionError) as error:
+            self.process.join(5)
+            hint = " (does the script start training outside `if __name__ == '__main__':`?)" * (doing == "starting")
+            raise WorkerError(f"{who} died with exit code {self.process.exitcode} while {doing}{hint}") from error
+        if kind == "error":
+            raise WorkerError(f"{who} failed while {doing}:\n{answer}")
+        return answer
+
+    def end(self) -> None:
+        """Ask it to leave, and make it."""
+        self.connection.close()
+        self.process.join(1)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.process.close()
+
+
+def _check_main_guard() -> None:
+    if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+        raise RuntimeError(
+            "this script starts worker processes while it is being imported by one: put what it runs under "
+            "`if __name__ == '__main__':`"
+        )
+
+
+def _serve(connection: Connection) -> None:
+    """The worker's loop; ends when the parent closes the pipe or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent decides
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    runs: dict[int, Any] = {}
+    policy: Any = None
+    weights: dict[str, Tensor] = {}
+    connection.send(("ready", None))
+    while True:
+        try:
+            kind, *content = connection.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            if kind == "policy":
+                definition, weights = content
+                policy = cloudpickle.loads(definition)
+            elif kind == "stage":
+                number, definition = content
+                runs[number] = cloudpickle.loads(definition).build()
+            else:
+                number, job = content
+                policy.load_state_dict(weights)
+                connection.send(("done", runs[number](policy, job)))
+        except (BrokenPipeError, ConnectionError):
+            return
+        except BaseException:
+            connection.send(("error", traceback.format_exc()))
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

@@ -1,0 +1,125 @@
+"""One optimizer step: forward, losses, gradient, clip, step; eager or compiled."""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from grpolib.critic import Critic
+from grpolib.losses import AnyMinibatch, PolicyLoss, counted_mean
+from grpolib.metrics import MetricMeans
+from grpolib.policies import Policy
+
+Gradients: TypeAlias = "list[Tensor | None]"
+
+GRADIENT_NORM = "grad_norm"
+
+
+class Update:
+    """Takes optimizer steps, and reports the metrics of each.
+
+    The gradient is a pure function of the minibatch and the parameters, which is what `compile` compiles: the
+    optimizer's own step follows it, fused or not as the recipe made it.
+
+    Args:
+        policy: Evaluated on the minibatch.
+        critic: Fills the evaluation's values.
+        losses: Summed; a schedule may replace them.
+        parameters: What the optimizer trains.
+        optimizer: Steps after the gradient was scaled down to `max_grad_norm`.
+        max_grad_norm: > 0.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        critic: Critic | None,
+        losses: Sequence[PolicyLoss],
+        parameters: Sequence[nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        max_grad_norm: float,
+    ) -> None:
+        self.losses = list(losses)
+        self._policy = policy
+        self._critic = critic
+        self._parameters = parameters
+        self._optimizer = optimizer
+        self._max_grad_norm = max_grad_norm
+        self._names: list[str] = []
+        self._run: Callable[[AnyMinibatch], tuple[Gradients, Tensor]] = self._stacked
+        self._rows: int | None = None
+
+    def __call__(self, minibatch: AnyMinibatch, collected: MetricMeans) -> None:
+        """One step.
+
+        Raises:
+            FloatingPointError: The gradient is not finite; nothing was changed.
+        """
+        if not self._names:
+            self._names = list(self._gradients(minibatch)[1])
+        if self._rows is not None:
+            minibatch = padded(minibatch, self._rows)
+        gradients, metrics = self._run(minibatch)
+        norm = float(metrics[self._names.index(GRADIENT_NORM)])
+        if not math.isfinite(norm):
+            raise FloatingPointError(
+                f"the gradient's norm is {norm}, the loss {float(metrics[0])}: the policy was left as it is. Look for "
+                "a network that diverged, or a loss of your own that divides by zero"
+            )
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self._optimizer.step()
+        collected.add(self._names, metrics)
+
+    def compile(self, rows: int) -> None:
+        """Compile the gradient for minibatches of `rows` rows at the next call; shorter ones are padded."""
+        self._rows = rows
+        self._run = self._first_compiled
+
+    def _first_compiled(self, minibatch: AnyMinibatch) -> tuple[Gradients, Tensor]:
+        """Compile, or stay eager and say why in one line."""
+        compiled = torch.compile(self._stacked, dynamic=False, fullgraph=True)
+        try:
+            with torch._dynamo.config.patch(trace_autograd_ops=True):
+                result = compiled(minibatch)
+            self._run = compiled
+        except Exception as error:  # whatever a compiler or a tracer may raise: eager is always right
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            warnings.warn(f"training goes on uncompiled: {reason}", stacklevel=2)
+            self._run, self._rows = self._stacked, None
+            result = self._stacked(minibatch)
+        return result
+
+    def _stacked(self, minibatch: AnyMinibatch) -> tuple[Gradients, Tensor]:
+        """Gradients, and the metrics as one vector: a single tensor to keep until the iteration's end."""
+        gradients, metrics = self._gradients(minibatch)
+        return gradients, torch.stack([value.detach().float() for value in metrics.values()])
+
+    def _gradients(self, minibatch: AnyMinibatch) -> tuple[Gradients, dict[str, Tensor]]:
+        """Gradients scaled down to the norm, and the metrics."""
+        evaluation = self._policy.evaluate(minibatch.inputs)
+        if self._critic is not None:
+            evaluation = replace(evaluation, values=self._critic(minibatch.inputs))
+        outputs = [loss(evaluation, minibatch) for loss in self.losses]
+        loss = torch.stack([output.loss for output in outputs]).sum()
+        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        norm = nn.utils.get_total_norm([gradient for gradient in gradients if gradient is not None])
+        scale = (self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        metrics = {"loss": loss.detach(), "entropy": counted_mean(minibatch, evaluation.entropy), GRADIENT_NORM: norm}
+        for output in outputs:
+            metrics.update(output.metrics)
+        return [None if gradient is None else gradient * scale for gradient in gradients], metrics
+
+
+def padded(minibatch: AnyMinibatch, size: int) -> AnyMinibatch:
+    """The minibatch with rows of weight 0 behind it, `size` in all: a short last one must not recompile."""
+    missing = size - len(minibatch.weights)
+    if missing == 0:
+        return minibatch
+    rows = torch.arange(size, device=minibatch.weights.device).clamp(max=len(minibatch.weights) - 1)
+    weights = nn.functional.pad(minibatch.weights, (0, missing))
+    return minibatch.select(rows, inputs=minibatch.inputs.select_steps(rows), weights=weights)
