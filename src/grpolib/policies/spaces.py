@@ -5,7 +5,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 from torch import Tensor
@@ -50,8 +49,3 @@ def environment_actions(actions: Tensor, space: gymnasium.Space[Any]) -> Sequenc
         clipped: NDArray[Any] = np.clip(actions.numpy(force=True), space.low, space.high).astype(space.dtype)
         return list(clipped)
     raise ValueError(f"action space {space} is not supported")
-
-
-def as_tensor(array: NDArray[Any], device: torch.device) -> Tensor:
-    """A tensor that shares memory with `array` where it can."""
-    return torch.from_numpy(array).to(device)

@@ -115,14 +115,6 @@ def check_group_env(env: EnvSource, *, seed: int = 0, steps: int = 200) -> Group
     )
 
 
-def reset_is_repeatable(environment: Env, seed: int = 0) -> bool:
-    """The cheap part: whether one environment gives the same start twice for one seed."""
-    first, _ = environment.reset(seed=seed)
-    first = np.array(first)
-    second, _ = environment.reset(seed=seed)
-    return bool(np.array_equal(first, second, equal_nan=True))
-
-
 def _actions(environment: Env, seed: int, steps: int) -> list[Any]:
     environment.action_space.seed(seed)
     return [environment.action_space.sample() for _ in range(steps)]

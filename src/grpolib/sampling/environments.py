@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeGuard
 
 import gymnasium
+import numpy as np
 from gymnasium.error import DependencyNotInstalled
 
 from grpolib.policies.spaces import check_action_space, check_observation_space
@@ -55,6 +56,8 @@ class EnvironmentDescription:
     action_space: gymnasium.Space[Any]
     time_limit: int | None
     reward_threshold: float | None
+    resets_repeat: bool
+    """Whether one environment gives the same start twice for one seed."""
 
 
 def describe_environments(source: EnvSource, count: int) -> EnvironmentDescription:
@@ -70,6 +73,7 @@ def describe_environments(source: EnvSource, count: int) -> EnvironmentDescripti
         first.action_space,
         None if first.spec is None else first.spec.max_episode_steps,
         None if first.spec is None else first.spec.reward_threshold,
+        _resets_repeat(first),
     )
     for environment in environments:
         environment.close()
@@ -80,6 +84,11 @@ def environment_name(environment: Env) -> str:
     """The id an environment was registered under, else its class."""
     spec = environment.spec
     return spec.id if spec is not None else type(environment.unwrapped).__name__
+
+
+def _resets_repeat(environment: Env) -> bool:
+    first = np.array(environment.reset(seed=0)[0])
+    return np.array_equal(first, environment.reset(seed=0)[0])
 
 
 def is_list(source: EnvSource) -> TypeGuard[Sequence[EnvFactory]]:

@@ -44,7 +44,9 @@ class GroupSampler:
         self.name = description.name
         self.max_length = description.time_limit
         self._stage = GroupStage(env, group_size)
-        self._starts_differ = False
+        self._starts_differ = not description.resets_repeat
+        if self._starts_differ:
+            self._warn_of_starts()
 
     def sample(
         self, policy: ActingPolicy, num_groups: int, seed: np.random.SeedSequence, *, first_group: int = 0
@@ -73,12 +75,15 @@ class GroupSampler:
         first_of_group = torch.searchsorted(batch.group_ids, batch.group_ids)
         if bool((starts != starts[first_of_group]).any()):
             self._starts_differ = True
-            warnings.warn(
-                f"{self.name} gave different first observations for equal reset seeds: members of a group do not "
-                "share their start, so a group's baseline compares unlike episodes. Seed every source of "
-                "randomness of the environment from reset(seed=...); check_group_env says more",
-                stacklevel=3,
-            )
+            self._warn_of_starts()
+
+    def _warn_of_starts(self) -> None:
+        warnings.warn(
+            f"{self.name} gave different first observations for equal reset seeds: members of a group do not share "
+            "their start, so a group's baseline compares unlike episodes. Draw everything from self.np_random, let "
+            "nothing survive reset; check_group_env says more",
+            stacklevel=4,
+        )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
-"""The unit of work of every sampler of environments: one complete episode in each of a few environments."""
+"""The unit of work of every sampler of groups: one complete episode in each of a few environments."""
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,8 +10,9 @@ from numpy.typing import NDArray
 
 from grpolib.batch import GroupBatch, StepInputs
 from grpolib.policies import ActingPolicy, Policy
-from grpolib.policies.spaces import as_tensor, environment_actions, observation_dtype
-from grpolib.sampling.environments import Env, environment_name
+from grpolib.policies.spaces import environment_actions
+from grpolib.sampling.environments import Env
+from grpolib.sampling.lanes import Lanes
 
 
 def rollout(
@@ -38,31 +38,26 @@ def rollout(
     Raises:
         ValueError: A reward, observation or log-probability is not finite.
     """
-    current = _reset(environments, reset_seeds)
+    lanes = Lanes(environments)
+    for member, seed in enumerate(reset_seeds):
+        lanes.reset(member, seed)
     device = device_of(policy)
     space = environments[0].action_space
-    alive = np.arange(len(environments))
-    members, observations, actions, log_probs, rewards = [], [], [], [], []
     terminated = np.zeros(len(environments), dtype=bool)
-    time = 0
-    while len(alive):
-        observation = current[alive]
-        action = policy.act(as_tensor(observation, device), rng, deterministic=deterministic)
-        running, step_rewards = [], np.empty(len(alive), dtype=np.float32)
-        taken = environment_actions(action.actions, space)
-        for row, (member, act) in enumerate(zip(alive.tolist(), taken, strict=True)):
-            current[member], step_rewards[row], terminated[member], truncated = checked_step(
-                environments[member], act, reset_seeds[member], time
-            )
-            running.append(not (terminated[member] or truncated))
+    alive = list(range(len(environments)))
+    members, observations, actions, log_probs, rewards = [], [], [], [], []
+    while alive:
+        observation = torch.from_numpy(lanes.observations[alive])
+        action = policy.act(observation.to(device), rng, deterministic=deterministic)
+        outcome = lanes.step(alive, environment_actions(action.actions, space))
         members.append(alive)
         observations.append(observation)
         actions.append(action.actions.cpu())
         log_probs.append(action.log_probs.cpu())
-        rewards.append(step_rewards)
-        alive = alive[running]
-        time += 1
-    return _as_group(members, observations, actions, log_probs, rewards, terminated, current)
+        rewards.append(outcome.rewards)
+        terminated[alive] = outcome.terminated
+        alive = [m for m, *ended in zip(alive, outcome.terminated, outcome.truncated, strict=True) if not any(ended)]
+    return _as_group(members, observations, actions, log_probs, rewards, terminated, lanes.observations)
 
 
 def device_of(policy: Policy) -> torch.device:
@@ -86,48 +81,9 @@ def one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _reset(environments: Sequence[Env], reset_seeds: Sequence[int]) -> NDArray[Any]:
-    space = environments[0].observation_space
-    starts = np.empty((len(environments), *(space.shape or ())), dtype=observation_dtype(space))
-    for member, (environment, seed) in enumerate(zip(environments, reset_seeds, strict=True)):
-        observation, _ = environment.reset(seed=seed)
-        starts[member] = checked_observation(observation, environment, seed, "at reset")
-    return starts
-
-
-def checked_step(environment: Env, action: Any, seed: int, time: int) -> tuple[NDArray[Any], float, bool, bool]:
-    """Step once: observation, reward, terminated, truncated; what is not finite never gets further."""
-    observation, reward, terminated, truncated, _ = environment.step(action)
-    reward = float(reward)
-    if not math.isfinite(reward):
-        raise ValueError(
-            f"{environment_name(environment)} gave reward {reward} at step {time} of the episode with reset "
-            f"seed {seed}: rewards must be finite"
-        )
-    checked = checked_observation(observation, environment, seed, f"after step {time}")
-    return checked, reward, bool(terminated), bool(truncated)
-
-
-def checked_observation(observation: Any, environment: Env, seed: int, when: str) -> NDArray[Any]:
-    """The observation, to be copied by the caller: an environment may reuse its array."""
-    array = np.asarray(observation)
-    expected = environment.observation_space.shape
-    if array.shape != expected:
-        raise ValueError(
-            f"{environment_name(environment)} gave an observation of shape {array.shape} {when} (reset seed "
-            f"{seed}), its observation space says {expected}"
-        )
-    # A sum is finite only if all its terms are, and costs a fifth of isfinite().all(); overflow is looked into.
-    if not math.isfinite(array.sum()) and not np.isfinite(array).all():
-        raise ValueError(
-            f"{environment_name(environment)} gave a non-finite observation {when} (reset seed {seed}): {array}"
-        )
-    return array
-
-
 def _as_group(
-    members: list[NDArray[Any]],
-    observations: list[NDArray[Any]],
+    members: list[list[int]],
+    observations: list[torch.Tensor],
     actions: list[torch.Tensor],
     log_probs: list[torch.Tensor],
     rewards: list[NDArray[Any]],
@@ -139,7 +95,7 @@ def _as_group(
     order = torch.from_numpy(np.argsort(member_of_row, kind="stable"))
     count = len(terminated)
     return GroupBatch(
-        inputs=StepInputs(torch.from_numpy(np.concatenate(observations))[order], torch.cat(actions)[order]),
+        inputs=StepInputs(torch.cat(observations)[order], torch.cat(actions)[order]),
         log_probs=torch.cat(log_probs)[order],
         rewards=torch.from_numpy(np.concatenate(rewards))[order],
         lengths=torch.from_numpy(np.bincount(member_of_row, minlength=count)),

@@ -1,7 +1,7 @@
 """A fixed number of steps from each of a few environments, for estimators with a critic."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from grpolib.batch import GroupBatch, StepInputs, concatenate
 from grpolib.policies import ActingPolicy
-from grpolib.policies.spaces import as_tensor, environment_actions, observation_dtype
+from grpolib.policies.spaces import environment_actions
 from grpolib.sampling.engines import Run, Workers, make_engine
 from grpolib.sampling.environments import (
     BLOCK,
@@ -22,13 +22,9 @@ from grpolib.sampling.environments import (
     is_list,
     make_environments,
 )
+from grpolib.sampling.lanes import Lanes
 from grpolib.sampling.protocols import group_seed
-from grpolib.sampling.rollout import (
-    checked_observation,
-    checked_step,
-    device_of,
-    generator,
-)
+from grpolib.sampling.rollout import device_of, generator
 
 RECENT = 100
 """Finished episodes over which the training return is averaged."""
@@ -83,9 +79,7 @@ class StepSampler:
         self._finished.extend(
             zip(segments.metrics["returns"].tolist(), segments.metrics["lengths"].tolist(), strict=True)
         )
-        returns, lengths = zip(*self._finished, strict=True) if self._finished else ((), ())
-        metrics = {"returns": torch.tensor(returns), "lengths": torch.tensor(lengths)}
-        return replace(segments, metrics=metrics)
+        return replace(segments, metrics=_finished_metrics(self._finished))
 
     def close(self) -> None:
         """Close the environments and end the workers."""
@@ -152,65 +146,60 @@ class _Block:
 
     def __init__(self, environments: Sequence[Env]) -> None:
         self.environments = environments
-        space = environments[0].observation_space
-        self._current = np.empty((len(environments), *(space.shape or ())), dtype=observation_dtype(space))
-        self._times = np.zeros(len(environments), dtype=np.int64)
+        self._lanes = Lanes(environments)
         self._totals = np.zeros(len(environments))
-        self._seeds = [-1] * len(environments)
-        self._finished: list[tuple[float, int]] = []
+        self._started = False
 
     def run(self, policy: ActingPolicy, steps: int, seed: np.random.SeedSequence) -> GroupBatch[StepInputs]:
         """`steps` steps of each environment, as segments in the order of the environments."""
-        reset_rng, rng = np.random.default_rng(group_seed(seed, 0)), generator(group_seed(seed, 1))
-        self._finished = []
-        for member, seed_of_episode in enumerate(self._seeds):
-            if seed_of_episode < 0:
-                self._reset(member, reset_rng)
-        segments: list[list[_End]] = [[] for _ in self.environments]
-        first_times = self._times.copy()
+        resets, rng = np.random.default_rng(group_seed(seed, 0)), generator(group_seed(seed, 1))
+        everyone = list(range(len(self.environments)))
+        if not self._started:
+            for member in everyone:
+                self._reset(member, resets)
+            self._started = True
+        device, space = device_of(policy), self.environments[0].action_space
+        first_times = self._lanes.times.copy()
+        ends: list[list[_End]] = [[] for _ in everyone]
+        finished: list[tuple[float, int]] = []
         observations, actions, log_probs, rewards = [], [], [], []
         for step in range(steps):
-            observations.append(self._current.copy())
-            action = policy.act(as_tensor(observations[-1], device_of(policy)), rng)
+            observation = torch.from_numpy(self._lanes.observations.copy())
+            action = policy.act(observation.to(device), rng)
+            outcome = self._lanes.step(everyone, environment_actions(action.actions, space))
+            observations.append(observation)
             actions.append(action.actions.cpu())
             log_probs.append(action.log_probs.cpu())
-            rewards.append(self._step(action.actions, step, segments, reset_rng))
-        for member, ends in enumerate(segments):
-            if not ends or ends[-1].step < steps - 1:
-                ends.append(_End(steps - 1, False, self._current[member].copy()))
-        batch = _as_segments(observations, actions, log_probs, rewards, segments, first_times)
-        finished = {
-            "returns": torch.tensor([total for total, _ in self._finished]),
-            "lengths": torch.tensor([length for _, length in self._finished], dtype=torch.long),
-        }
-        return replace(batch, metrics=finished)
+            rewards.append(outcome.rewards)
+            self._totals += outcome.rewards
+            for member in everyone:
+                if outcome.terminated[member] or outcome.truncated[member]:
+                    ends[member].append(self._end(step, member, outcome.terminated[member]))
+                    finished.append((float(self._totals[member]), int(self._lanes.times[member])))
+                    self._reset(member, resets)
+        for member in everyone:
+            if not ends[member] or ends[member][-1].step < steps - 1:
+                ends[member].append(self._end(steps - 1, member, False))
+        batch = _as_segments(observations, actions, log_probs, rewards, ends, first_times)
+        return replace(batch, metrics=_finished_metrics(finished))
 
-    def _step(
-        self, actions: torch.Tensor, step: int, segments: list[list[_End]], reset_rng: np.random.Generator
-    ) -> NDArray[np.float32]:
-        rewards = np.empty(len(self.environments), dtype=np.float32)
-        taken = environment_actions(actions, self.environments[0].action_space)
-        for member, (environment, action) in enumerate(zip(self.environments, taken, strict=True)):
-            self._current[member], rewards[member], terminated, truncated = checked_step(
-                environment, action, self._seeds[member], int(self._times[member])
-            )
-            self._times[member] += 1
-            self._totals[member] += rewards[member]
-            if terminated or truncated:
-                segments[member].append(_End(step, terminated, self._current[member].copy()))
-                self._finished.append((float(self._totals[member]), int(self._times[member])))
-                self._reset(member, reset_rng)
-        return rewards
+    def _end(self, step: int, member: int, terminated: bool) -> _End:
+        return _End(step, terminated, self._lanes.observations[member].copy())
 
     def _reset(self, member: int, rng: np.random.Generator) -> None:
-        seed = self._seeds[member] = int(rng.integers(TRAINING_SEEDS))
-        observation, _ = self.environments[member].reset(seed=seed)
-        self._current[member] = checked_observation(observation, self.environments[member], seed, "at reset")
-        self._times[member], self._totals[member] = 0, 0.0
+        self._lanes.reset(member, int(rng.integers(TRAINING_SEEDS)))
+        self._totals[member] = 0.0
+
+
+def _finished_metrics(finished: Collection[tuple[float, int]]) -> dict[str, torch.Tensor]:
+    return {
+        "returns": torch.tensor([total for total, _ in finished]),
+        "lengths": torch.tensor([length for _, length in finished], dtype=torch.long),
+    }
 
 
 def _as_segments(
-    observations: list[NDArray[Any]],
+    observations: list[torch.Tensor],
     actions: list[torch.Tensor],
     log_probs: list[torch.Tensor],
     rewards: list[NDArray[np.float32]],
@@ -222,7 +211,7 @@ def _as_segments(
     lengths = [np.diff([-1, *(end.step for end in member)]) for member in segments]
     starts = [[first, *([0] * (len(member) - 1))] for first, member in zip(first_times, segments, strict=True)]
     return GroupBatch(
-        inputs=StepInputs(_by_member(torch.from_numpy(np.stack(observations))), _by_member(torch.stack(actions))),
+        inputs=StepInputs(_by_member(torch.stack(observations)), _by_member(torch.stack(actions))),
         log_probs=_by_member(torch.stack(log_probs)),
         rewards=_by_member(torch.from_numpy(np.stack(rewards))),
         lengths=torch.from_numpy(np.concatenate(lengths)),

@@ -1,0 +1,89 @@
+"""Environments side by side, in step; what they give is checked and copied here."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpolib.policies.spaces import observation_dtype
+from grpolib.sampling.environments import Env, environment_name
+
+
+class Outcome(NamedTuple):
+    """Of one step in n environments: rewards, and how episodes ended."""
+
+    rewards: NDArray[np.float32]
+    terminated: list[bool]
+    truncated: list[bool]
+
+
+class Lanes:
+    """A few environments with their present observations.
+
+    Observations are copied, since an environment may return the same array again and again, and become float32
+    (images stay uint8). Anything not finite, or of another shape than the space says, raises.
+
+    Args:
+        environments: Plain environments with equal spaces.
+    """
+
+    def __init__(self, environments: Sequence[Env]) -> None:
+        self.environments = environments
+        space = environments[0].observation_space
+        self._shape = tuple(space.shape or ())
+        self.observations = np.zeros((len(environments), *self._shape), dtype=observation_dtype(space))
+        self.seeds = [0] * len(environments)
+        self.times = np.zeros(len(environments), dtype=np.int64)
+
+    def reset(self, member: int, seed: int) -> None:
+        """Start an episode."""
+        observation, _ = self.environments[member].reset(seed=seed)
+        self.seeds[member] = seed
+        self.times[member] = 0
+        self.observations[member] = self._fitting(observation, member)
+        self._check_finite([member], np.zeros(1))
+
+    def step(self, members: Sequence[int], actions: Sequence[Any]) -> Outcome:
+        """Take one action each in some of the environments."""
+        rewards = np.empty(len(members), dtype=np.float32)
+        ends, cuts = [], []
+        for row, member in enumerate(members):
+            observation, reward, terminated, truncated, _ = self.environments[member].step(actions[row])
+            rewards[row] = float(reward)
+            if getattr(observation, "shape", None) != self._shape:
+                observation = self._fitting(observation, member)
+            self.observations[member] = observation
+            ends.append(bool(terminated))
+            cuts.append(bool(truncated))
+        # Finite sums have finite terms; one that overflowed is looked into.
+        if not math.isfinite(rewards.sum() + self.observations.sum()):
+            self._check_finite(members, rewards)
+        self.times[members] += 1
+        return Outcome(rewards, ends, cuts)
+
+    def _fitting(self, observation: Any, member: int) -> NDArray[Any]:
+        array = np.asarray(observation)
+        if array.shape != self._shape:
+            raise ValueError(
+                f"{self._where(member)} gave an observation of shape {array.shape}, its observation space says "
+                f"{self._shape}"
+            )
+        return array
+
+    def _check_finite(self, members: Sequence[int], rewards: NDArray[Any]) -> None:
+        for member, reward in zip(members, rewards.tolist(), strict=True):
+            if not math.isfinite(reward):
+                raise ValueError(f"{self._where(member)} gave reward {reward}: rewards must be finite")
+            if not np.isfinite(self.observations[member]).all():
+                raise ValueError(
+                    f"{self._where(member)} gave a non-finite observation: {self.observations[member]}; clip or "
+                    "replace it in a wrapper"
+                )
+
+    def _where(self, member: int) -> str:
+        return (
+            f"{environment_name(self.environments[member])}, reset seed {self.seeds[member]}, "
+            f"step {int(self.times[member])}"
+        )
