@@ -7,10 +7,10 @@ __version__ = "0.1.0.dev0"
 from grpolib import functional as functional
 
 from grpolib.batch import GroupBatch as GroupBatch
-from grpolib.batch import Minibatch as Minibatch
-from grpolib.batch import MinibatchPlan as MinibatchPlan
-from grpolib.batch import StepInputs as StepInputs
-from grpolib.batch import step_weights as step_weights
+from grpolib.minibatch import Minibatch as Minibatch
+from grpolib.minibatch import MinibatchPlan as MinibatchPlan
+from grpolib.minibatch import StepInputs as StepInputs
+from grpolib.minibatch import step_weights as step_weights
 
 from grpolib.policies import Action as Action
 from grpolib.policies import ActingPolicy as ActingPolicy

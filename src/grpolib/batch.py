@@ -8,135 +8,23 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
+from typing import Any, Generic, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
-from typing_extensions import Self
 
 from grpolib.functional import discounted_returns, episode_ids, offsets, timesteps
-
-Rows: TypeAlias = Tensor | slice
-"""Which rows: their numbers, or a range."""
-Reduction = Literal["episode_mean", "step_mean", "constant"]
-
-
-class Inputs(Protocol):
-    """What a policy reads to score the steps of a batch; selected by step or by whole episode."""
-
-    def select_steps(self, steps: Rows) -> Self:
-        """The inputs of single steps, in the order of `steps`."""
-        ...
-
-    def select_episodes(self, episodes: Int[Tensor, " n"], steps: Int[Tensor, " s"]) -> Self:
-        """The inputs of whole episodes, whose rows are `steps`."""
-        ...
-
-    def concatenate(self, others: Sequence[Self]) -> Self:
-        """These inputs followed by those of `others`."""
-        ...
-
-    def to(self, device: torch.device) -> Self:
-        """The same inputs on another device."""
-        ...
-
-
-InputsT = TypeVar("InputsT", bound=Inputs)
-
-
-@dataclass(frozen=True)
-class StepInputs:
-    """Observations and actions of a memoryless policy: one row a step."""
-
-    observations: Shaped[Tensor, "S ..."]
-    actions: Shaped[Tensor, "S ..."]
-
-    def __post_init__(self) -> None:
-        if len(self.observations) != len(self.actions):
-            raise ValueError(
-                f"{len(self.observations)} observations and {len(self.actions)} actions: one row a step each"
-            )
-
-    def __len__(self) -> int:
-        return len(self.actions)
-
-    def select_steps(self, steps: Rows) -> "StepInputs":
-        """The inputs of single steps, in the order of `steps`."""
-        return StepInputs(self.observations[steps], self.actions[steps])
-
-    def select_episodes(self, episodes: Int[Tensor, " n"], steps: Int[Tensor, " s"]) -> "StepInputs":
-        """The inputs of whole episodes, whose rows are `steps`."""
-        return self.select_steps(steps)
-
-    def concatenate(self, others: "Sequence[StepInputs]") -> "StepInputs":
-        """These inputs followed by those of `others`."""
-        parts = (self, *others)
-        return StepInputs(torch.cat([part.observations for part in parts]), torch.cat([part.actions for part in parts]))
-
-    def to(self, device: torch.device) -> "StepInputs":
-        """The same inputs on another device."""
-        return StepInputs(self.observations.to(device), self.actions.to(device))
-
-
-@dataclass(frozen=True)
-class MinibatchPlan:
-    """How often the batch is gone through, and in what pieces.
-
-    Args:
-        epochs: Passes over the batch, >= 1; each draws a new permutation.
-        size: Steps (or episodes) per optimizer step; None takes the whole batch. A short last one is kept.
-        by: "step" for memoryless policies; "episode" keeps episodes whole, which a ratio per episode,
-            a recurrent policy and text need.
-    """
-
-    epochs: int = 4
-    size: int | None = 64
-    by: Literal["step", "episode"] = "step"
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1 or (self.size is not None and self.size < 1):
-            raise ValueError(f"epochs and size must be at least 1, got epochs={self.epochs}, size={self.size}")
-        if self.by not in ("step", "episode"):
-            raise ValueError(f"by must be 'step' or 'episode', got {self.by!r}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Minibatch(Generic[InputsT]):
-    """What the losses read for one optimizer step: s steps, or n whole episodes of s steps.
-
-    `weights` say what "mean" means: a loss is `(per step x weights).sum()`. `lengths` are there when the
-    episodes are whole.
-    """
-
-    inputs: InputsT
-    old_log_probs: Float[Tensor, " s"]
-    advantages: Float[Tensor, " s"]
-    weights: Float[Tensor, " s"]
-    reference_log_probs: Float[Tensor, " s"] | None = None
-    reference_parameters: Float[Tensor, "s P"] | None = None
-    returns: Float[Tensor, " s"] | None = None
-    lengths: Int[Tensor, " n"] | None = None
-
-    def select(
-        self,
-        steps: Rows,
-        *,
-        inputs: InputsT,
-        weights: Float[Tensor, " s2"],
-        lengths: Int[Tensor, " n2"] | None = None,
-    ) -> "Minibatch[InputsT]":
-        """The rows `steps`, with the inputs, weights and whole episodes that go with them."""
-        return Minibatch(
-            inputs=inputs,
-            old_log_probs=self.old_log_probs[steps],
-            advantages=self.advantages[steps],
-            weights=weights,
-            reference_log_probs=_select(self.reference_log_probs, steps),
-            reference_parameters=_select(self.reference_parameters, steps),
-            returns=_select(self.returns, steps),
-            lengths=lengths,
-        )
+from grpolib.minibatch import (
+    InputsT,
+    Minibatch,
+    MinibatchPlan,
+    Reduction,
+    StepInputs,
+    minibatches_of_steps,
+    select_rows,
+    step_weights,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +154,7 @@ class GroupBatch(Generic[InputsT]):
         weights = step_weights(self.lengths, reduction, loss_mask=self.counted, max_length=max_length)
         whole = self._as_minibatch(advantages, weights.to(advantages.dtype), returns)
         if plan.by == "step":
-            minibatches = _by_step(whole, plan, rng)
+            minibatches = minibatches_of_steps(whole, plan, rng)
         else:
             minibatches = self._by_episode(whole, reduction, plan, rng, max_length)
         if self.counted is None:
@@ -308,7 +196,7 @@ class GroupBatch(Generic[InputsT]):
                 steps = self.steps_of(episodes)
                 lengths = self.lengths[episodes]
                 weights = step_weights(
-                    lengths, reduction, loss_mask=_select(self.counted, steps), max_length=max_length
+                    lengths, reduction, loss_mask=select_rows(self.counted, steps), max_length=max_length
                 )
                 yield whole.select(
                     steps,
@@ -372,59 +260,6 @@ class GroupBatch(Generic[InputsT]):
             )
 
 
-def step_weights(
-    lengths: Int[Tensor, " N"],
-    reduction: Reduction,
-    *,
-    loss_mask: Bool[Tensor, " S"] | None = None,
-    max_length: int | None = None,
-) -> Float[Tensor, " S"]:
-    """One weight per step that says what "mean" means; the loss is `(per step x weights).sum()`.
-
-    - "episode_mean": 1 / (N len), GRPO's 1/|o_i|: every episode counts the same.
-    - "step_mean": 1 / S, the token mean of DAPO: every step counts the same.
-    - "constant": 1 / (N max_length), Dr. GRPO: a step's weight does not depend on its episode's length.
-
-    Lengths count unmasked steps. An episode with none leaves N, except in "constant", which keeps all N.
-
-    Args:
-        lengths: Steps per episode, >= 1.
-        reduction: One of the three names.
-        loss_mask: False gives a step weight 0.
-        max_length: Longest possible episode in steps; needed by "constant" alone.
-
-    Returns:
-        Weights >= 0; they sum to 1 (or below, for "constant"), and to 0 where no step counts.
-
-    Raises:
-        ValueError: An unknown reduction, or "constant" without max_length.
-
-    Source: DeepSeekMath (arXiv:2402.03300) eq. 3; DAPO (arXiv:2503.14476) eq. 8; Dr. GRPO (arXiv:2503.20783).
-
-    >>> step_weights(torch.tensor([1, 3]), "episode_mean")
-    tensor([0.5000, 0.1667, 0.1667, 0.1667])
-    """
-    if reduction not in get_args(Reduction):
-        raise ValueError(f"reduction must be one of {get_args(Reduction)}, got {reduction!r}")
-    ids = episode_ids(lengths)
-    if loss_mask is not None and loss_mask.shape != ids.shape:
-        raise ValueError(f"loss_mask has shape {tuple(loss_mask.shape)}, lengths sum to {len(ids)} steps")
-    counted = torch.ones_like(ids, dtype=torch.float64) if loss_mask is None else loss_mask.double()
-    unmasked = torch.zeros_like(lengths, dtype=torch.float64).index_add_(0, ids, counted)
-    if reduction == "step_mean":
-        divisor = unmasked.sum().expand(len(lengths))
-    elif reduction == "episode_mean":
-        divisor = (unmasked > 0).sum() * unmasked
-    elif max_length is None:
-        raise ValueError(
-            "reduction 'constant' divides by max_length, and the sampler has none: give the environment a time limit"
-        )
-    else:
-        divisor = torch.full_like(unmasked, len(lengths) * max_length)
-    # An episode without a counted step has divisor 0 and only zeros above it.
-    return (counted / divisor.clamp(min=1.0)[ids]).float()
-
-
 def concatenate(batches: Sequence[GroupBatch[InputsT]]) -> GroupBatch[InputsT]:
     """The groups of several batches, one batch after the other; group ids go on counting."""
     first, *rest = batches
@@ -442,20 +277,3 @@ def concatenate(batches: Sequence[GroupBatch[InputsT]]) -> GroupBatch[InputsT]:
 
 def _concatenate_field(values: list[Any]) -> Tensor | None:
     return torch.cat(values) if isinstance(values[0], Tensor) else None
-
-
-def _select(values: Tensor | None, rows: Rows) -> Tensor | None:
-    return None if values is None else values[rows]
-
-
-def _by_step(whole: Minibatch[InputsT], plan: MinibatchPlan, rng: torch.Generator) -> Iterator[Minibatch[InputsT]]:
-    num_steps = len(whole.weights)
-    size = min(plan.size or num_steps, num_steps)
-    for _ in range(plan.epochs):
-        order = torch.randperm(num_steps, generator=rng).to(whole.weights.device)
-        # One gather an epoch and views of it are several times cheaper than a gather a minibatch.
-        shuffled = whole.select(order, inputs=whole.inputs.select_steps(order), weights=whole.weights[order])
-        for start in range(0, num_steps, size):
-            rows = slice(start, min(start + size, num_steps))
-            weights = shuffled.weights[rows] * (num_steps / (rows.stop - start))
-            yield shuffled.select(rows, inputs=shuffled.inputs.select_steps(rows), weights=weights)

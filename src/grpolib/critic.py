@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from grpolib.batch import GroupBatch, StepInputs
+from grpolib.batch import GroupBatch
+from grpolib.minibatch import StepInputs
 
 
 @dataclass(frozen=True)

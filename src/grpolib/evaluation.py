@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from grpolib.batch import GroupBatch, StepInputs
+from grpolib.batch import GroupBatch
+from grpolib.minibatch import StepInputs
 from grpolib.policies import ActingPolicy, Policy, as_policy
 from grpolib.sampling.engines import Engine, Run, Workers, make_engine
 from grpolib.sampling.environments import BLOCK, Env, EnvSource, describe_environments, make_environments

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from grpolib import functional as F  # noqa: N812
-from grpolib.batch import Minibatch
+from grpolib.minibatch import Minibatch
 from grpolib.policies import Evaluation
 
 AnyMinibatch: TypeAlias = Minibatch[Any]

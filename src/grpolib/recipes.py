@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from typing_extensions import TypedDict, Unpack
 
-from grpolib.batch import MinibatchPlan, Reduction
 from grpolib.critic import Critic
 from grpolib.estimators import GAE, AdvantageEstimator, GroupZScore, TimestepLeaveOneOut, needs_critic
 from grpolib.kl_losses import K1, K3, needs_reference
 from grpolib.losses import ClippedSurrogateLoss, PolicyLoss, ValueLoss, needs_episodes
+from grpolib.minibatch import MinibatchPlan, Reduction
 from grpolib.reference import ReferencePolicy
 from grpolib.schedules import LearningRate, Linear, Schedule
 

@@ -68,7 +68,7 @@ class LossSetting:
     """Sets one field of the losses of one type.
 
     Args:
-        loss: The type, for instance `EntropyBonus`.
+        loss: The type, a dataclass, for instance `EntropyBonus`.
         name: The field, for instance "coefficient".
         value: From the trainer to the field's value.
     """
@@ -87,7 +87,8 @@ class LossSetting:
             raise ValueError(
                 f"no {self.loss.__name__} among the losses {trainer.update.losses}, so nothing to schedule"
             )
-        trainer.update.losses = [
-            replace(loss, **{self.name: self.value(trainer)}) if isinstance(loss, self.loss) else loss
-            for loss in trainer.update.losses
-        ]
+        value = self.value(trainer)
+        trainer.update.losses = [self._changed(loss, value) for loss in trainer.update.losses]
+
+    def _changed(self, loss: Any, value: float) -> Any:
+        return replace(loss, **{self.name: value}) if isinstance(loss, self.loss) else loss

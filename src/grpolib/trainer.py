@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from importlib.metadata import version
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,6 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-import grpolib
 from grpolib.batch import GroupBatch
 from grpolib.callbacks import Callback, EvaluateEvery, ProgressBar
 from grpolib.checkpoint import describe
@@ -173,7 +173,8 @@ class Trainer:
         if self.critic is not None:
             batch = self.critic.annotate(batch)
         advantages = self.recipe.advantages(batch)
-        returns = self.recipe.advantages.returns(batch) if hasattr(self.recipe.advantages, "returns") else None
+        value_targets = getattr(self.recipe.advantages, "returns", None)
+        returns = None if value_targets is None else value_targets(batch)
         collected = MetricMeans()
         for minibatch in batch.minibatches(
             advantages,
@@ -200,7 +201,7 @@ class Trainer:
 
     def _config(self) -> dict[str, Any]:
         return {
-            "grpolib": grpolib.__version__,
+            "grpolib": version("grpolib"),
             "torch": torch.__version__,
             "seed": self.seed,
             "sampler": {"name": type(self.sampler).__name__, "source": getattr(self.sampler, "name", None)},

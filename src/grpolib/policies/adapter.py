@@ -8,7 +8,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from grpolib.batch import StepInputs
+from grpolib.minibatch import StepInputs
 from grpolib.policies.distributions import as_distribution, entropy, mode, sample
 from grpolib.policies.protocols import ActingPolicy, Action, Evaluation, Policy
 from grpolib.policies.spaces import check_action_space

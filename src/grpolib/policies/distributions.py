@@ -17,25 +17,10 @@ from grpolib.functional import categorical_kl, gaussian_kl
 
 
 class LeanCategorical(Categorical):
-    """A `Categorical` without the broadcasting and checks that cost more than its arithmetic.
-
-    Args:
-        logits: [n, A], finite or -inf; an action of -inf is never drawn.
-    """
-
-    def __init__(self, logits: Tensor) -> None:
-        self.logits = logits.log_softmax(-1)
-        self._param = self.logits
-        self._num_events = logits.shape[-1]
-        Distribution.__init__(self, logits.shape[:-1], validate_args=False)
-
-    @property
-    def probs(self) -> Tensor:
-        """Probabilities, [n, A]."""
-        return self.logits.exp()
+    """A `Categorical` whose log-probabilities are a plain gather: broadcasting costs more than the arithmetic."""
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log pi(a), [n]."""
+        """Log pi(a), [n], for actions [n]."""
         return self.logits.gather(-1, value.unsqueeze(-1)).squeeze(-1)
 
 
@@ -94,7 +79,7 @@ def _categorical(output: Any, space: Discrete) -> Distribution:
             f"the policy gave {_describe(output)} for {space}: expected logits of shape [n, {space.n}] or a "
             "torch.distributions.Distribution"
         )
-    return LeanCategorical(output)
+    return LeanCategorical(logits=output, validate_args=False)
 
 
 def _gaussian(output: Any, space: Box) -> Distribution:

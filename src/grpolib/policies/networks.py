@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import nn
@@ -36,7 +37,7 @@ def mlp(*sizes: int, seed: int = 0) -> nn.Sequential:
 
 def _linear(inputs: int, outputs: int, gain: float, rng: torch.Generator) -> nn.Linear:
     # skip_init: nn.Linear's own initialisation would draw from the global generator.
-    layer: nn.Linear = torch.nn.utils.skip_init(nn.Linear, inputs, outputs)
+    layer = cast(nn.Linear, torch.nn.utils.skip_init(nn.Linear, inputs, outputs))
     nn.init.orthogonal_(layer.weight, gain, generator=rng)
     nn.init.zeros_(layer.bias)
     return layer

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from grpolib.batch import GroupBatch, StepInputs, concatenate
+from grpolib.batch import GroupBatch, concatenate
+from grpolib.minibatch import StepInputs
 from grpolib.policies import ActingPolicy
 from grpolib.sampling.engines import Run, Workers, make_engine
 from grpolib.sampling.environments import TRAINING_SEEDS, Env, EnvSource, describe_environments, make_environments

@@ -182,7 +182,7 @@ class _Worker:
 
 
 def _check_main_guard() -> None:
-    if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError(
             "this script starts worker processes while it is being imported by one: put what it runs under "
             "`if __name__ == '__main__':`"

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from grpolib.batch import GroupBatch, StepInputs
+from grpolib.batch import GroupBatch
+from grpolib.minibatch import StepInputs
 from grpolib.policies import ActingPolicy, Policy
 from grpolib.policies.spaces import environment_actions
 from grpolib.sampling.environments import Env

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from grpolib.batch import GroupBatch, StepInputs, concatenate
+from grpolib.batch import GroupBatch, concatenate
+from grpolib.minibatch import StepInputs
 from grpolib.policies import ActingPolicy
 from grpolib.policies.spaces import environment_actions
 from grpolib.sampling.engines import Run, Workers, make_engine
