@@ -1,6 +1,6 @@
 """Callbacks: what happens around the iterations of a trainer."""
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tqdm import tqdm
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from grpolib.trainer import Trainer
 
 
+@runtime_checkable
 class Callback(Protocol):
     """Subclass it and override what is needed; each method does nothing by default."""
 

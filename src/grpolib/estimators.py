@@ -6,7 +6,7 @@ rewards - penalties. Episodes with `scored=False` stay out of every statistic an
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -18,6 +18,7 @@ from grpolib.batch import GroupBatch
 Batch: TypeAlias = GroupBatch[Any]
 
 
+@runtime_checkable
 class AdvantageEstimator(Protocol):
     """From a batch to advantages; a plain function will do.
 

@@ -4,7 +4,7 @@ import csv
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from grpolib.callbacks import Callback
 from grpolib.checkpoint import save_policy, write_json
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from grpolib.trainer import Trainer
 
 
+@runtime_checkable
 class Logger(Protocol):
     """Takes rows of numbers."""
 

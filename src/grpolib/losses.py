@@ -6,7 +6,7 @@ any exponential, so that whatever they hold has no effect. Terms in the KL to a 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -28,6 +28,7 @@ class LossOutput:
     metrics: Mapping[str, Float[Tensor, ""]] = field(default_factory=dict)
 
 
+@runtime_checkable
 class PolicyLoss(Protocol):
     """From an evaluation and a minibatch to a loss; a plain function will do.
 

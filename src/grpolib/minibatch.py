@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
-from typing_extensions import Self
 
 from grpolib.functional import episode_ids
 
@@ -16,22 +15,26 @@ Rows: TypeAlias = Tensor | slice
 Reduction = Literal["episode_mean", "step_mean", "constant"]
 
 
+SelfT = TypeVar("SelfT")
+
+
+@runtime_checkable
 class Inputs(Protocol):
     """What a policy reads to score the steps of a batch; selected by step or by whole episode."""
 
-    def select_steps(self, steps: Rows) -> Self:
+    def select_steps(self: SelfT, steps: Rows) -> SelfT:
         """The inputs of single steps, in the order of `steps`."""
         ...
 
-    def select_episodes(self, episodes: Int[Tensor, " n"], steps: Int[Tensor, " s"]) -> Self:
+    def select_episodes(self: SelfT, episodes: Int[Tensor, " n"], steps: Int[Tensor, " s"]) -> SelfT:
         """The inputs of whole episodes, whose rows are `steps`."""
         ...
 
-    def concatenate(self, others: Sequence[Self]) -> Self:
+    def concatenate(self: SelfT, others: Sequence[SelfT]) -> SelfT:
         """These inputs followed by those of `others`."""
         ...
 
-    def to(self, device: torch.device) -> Self:
+    def to(self: SelfT, device: torch.device) -> SelfT:
         """The same inputs on another device."""
         ...
 

@@ -85,9 +85,7 @@ def group_z_scores(
 
 
 @torch.no_grad()
-def leave_one_out_advantages(
-    scores: Float[Tensor, " N"], group_ids: Int[Tensor, " N"]
-) -> Float[Tensor, " N"]:
+def leave_one_out_advantages(scores: Float[Tensor, " N"], group_ids: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
     """Return each score minus the mean score of the other members of its group.
 
         Âᵢ = rᵢ - 1/(G-1) Σ_{j≠i} rⱼ = G/(G-1) (rᵢ - mean(r))
@@ -249,9 +247,7 @@ def _minus_all_steps_of_others(
     return above - repeat_on_steps(other_sums / other_steps, lengths)
 
 
-def _divided(
-    advantages: Float[Tensor, " N"], stds: Float[Tensor, "*N"], epsilon: float
-) -> Float[Tensor, " N"]:
+def _divided(advantages: Float[Tensor, " N"], stds: Float[Tensor, "*N"], epsilon: float) -> Float[Tensor, " N"]:
     """Divide by std + ε; exactly 0 where the std is 0, also for ε = 0."""
     return torch.where(stds > 0, advantages / (stds + epsilon), 0.0)
 

@@ -51,9 +51,7 @@ def clip_fractions(
 
 
 @torch.no_grad()
-def effective_sample_size(
-    ratios: Float[Tensor, " S"], *, mask: Bool[Tensor, " S"] | None = None
-) -> Float[Tensor, ""]:
+def effective_sample_size(ratios: Float[Tensor, " S"], *, mask: Bool[Tensor, " S"] | None = None) -> Float[Tensor, ""]:
     """Return the effective share of the steps under importance weights.
 
         ESS / S = (Σ ρ)² / (S Σ ρ²)

@@ -18,9 +18,7 @@ TANGENT_FROM = 20.0
 """Where k3 goes on as a straight line: log(ref/π) in nats."""
 
 
-def kl_k1(
-    log_probs: Float[Tensor, "*shape"], reference_log_probs: Float[Tensor, "*shape"]
-) -> Float[Tensor, "*shape"]:
+def kl_k1(log_probs: Float[Tensor, "*shape"], reference_log_probs: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return the log-ratio estimate of KL(π‖ref).
 
         k1 = log π(a) - log ref(a)
@@ -47,9 +45,7 @@ def kl_k1(
     return log_probs - reference_log_probs
 
 
-def kl_k2(
-    log_probs: Float[Tensor, "*shape"], reference_log_probs: Float[Tensor, "*shape"]
-) -> Float[Tensor, "*shape"]:
+def kl_k2(log_probs: Float[Tensor, "*shape"], reference_log_probs: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return half the squared log-ratio, an estimate of KL(π‖ref).
 
         k2 = ½ (log π(a) - log ref(a))²
@@ -75,9 +71,7 @@ def kl_k2(
     return 0.5 * kl_k1(log_probs, reference_log_probs).square()
 
 
-def kl_k3(
-    log_probs: Float[Tensor, "*shape"], reference_log_probs: Float[Tensor, "*shape"]
-) -> Float[Tensor, "*shape"]:
+def kl_k3(log_probs: Float[Tensor, "*shape"], reference_log_probs: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return the non-negative, unbiased estimate of KL(π‖ref) that GRPO uses.
 
         k3 = exp(d) - d - 1,   d = log ref(a) - log π(a)

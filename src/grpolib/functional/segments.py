@@ -98,24 +98,18 @@ def segment_counts(ids: Int[Tensor, " N"], num_segments: int) -> Int[Tensor, " M
     return counts.index_add(0, ids, torch.ones_like(ids, dtype=torch.long))
 
 
-def segment_sums(
-    values: Shaped[Tensor, " N"], ids: Int[Tensor, " N"], num_segments: int
-) -> Float[Tensor, " M"]:
+def segment_sums(values: Shaped[Tensor, " N"], ids: Int[Tensor, " N"], num_segments: int) -> Float[Tensor, " M"]:
     """Add the rows of each segment in float64, in row order; 0 for an empty segment; differentiable."""
     zeros = torch.zeros(num_segments, dtype=torch.float64, device=values.device)
     return zeros.index_add(0, ids, values.double())
 
 
-def segment_minima(
-    values: Float[Tensor, " N"], ids: Int[Tensor, " N"], num_segments: int
-) -> Float[Tensor, " M"]:
+def segment_minima(values: Float[Tensor, " N"], ids: Int[Tensor, " N"], num_segments: int) -> Float[Tensor, " M"]:
     """Return the smallest value of each segment; 0 for an empty one."""
     return _segment_extremes(values, ids, num_segments, "amin")
 
 
-def segment_maxima(
-    values: Float[Tensor, " N"], ids: Int[Tensor, " N"], num_segments: int
-) -> Float[Tensor, " M"]:
+def segment_maxima(values: Float[Tensor, " N"], ids: Int[Tensor, " N"], num_segments: int) -> Float[Tensor, " M"]:
     """Return the largest value of each segment; 0 for an empty one."""
     return _segment_extremes(values, ids, num_segments, "amax")
 
@@ -148,9 +142,7 @@ def above_segment_minimum(
     return values - segment_minima(values, ids, num_segments)[ids]
 
 
-def segment_deviations(
-    values: Float[Tensor, " N"], ids: Int[Tensor, " N"], num_segments: int
-) -> Float[Tensor, " N"]:
+def segment_deviations(values: Float[Tensor, " N"], ids: Int[Tensor, " N"], num_segments: int) -> Float[Tensor, " N"]:
     """Return each value minus the mean of its segment, in float64; exactly 0 where all are equal.
 
     >>> segment_deviations(torch.tensor([1.0, 0.2, 3.0, 0.2]), torch.tensor([0, 1, 0, 1]), 2)

@@ -5,7 +5,7 @@ The unit of work is a whole group with the seeds of its own, so a batch has the 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from grpolib.policies import ActingPolicy
 from grpolib.sampling.processes import ProcessEngine, WorkerProcesses, available_cores
@@ -15,6 +15,7 @@ Run: TypeAlias = Callable[[ActingPolicy, Any], Any]
 """Does one job with the policy as it is now."""
 
 
+@runtime_checkable
 class Stage(Protocol):
     """A description of work that can travel to another process."""
 
@@ -23,6 +24,7 @@ class Stage(Protocol):
         ...
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Runs jobs; results come in the order of the jobs."""
 
