@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, cast
+from typing import Any, Generic
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -77,8 +77,9 @@ class GroupBatch(Generic[InputsT]):
         self._check_lengths()
         self._check_shapes()
         self._check_groups()
-        self._check_finite("reward", self.rewards)
-        self._check_finite("log-probability", self.log_probs)
+        of_scored = None if self.scored is None else self.scored[self.episode_ids]
+        self._check_finite("reward", self.rewards, of_scored)
+        self._check_finite("log-probability", self.log_probs, self.counted)
 
     @property
     def num_steps(self) -> int:
@@ -146,11 +147,12 @@ class GroupBatch(Generic[InputsT]):
             returns: Targets of a value loss.
             max_length: Divisor of the "constant" reduction.
         """
-        if advantages.shape != self.rewards.shape:
-            raise ValueError(
-                f"advantages have shape {tuple(advantages.shape)}, the batch has {self.num_steps} steps: "
-                "an estimator returns one advantage per step"
-            )
+        for name, values in (("advantages", advantages), ("returns", returns)):
+            if values is not None and values.shape != self.rewards.shape:
+                raise ValueError(
+                    f"{name} have shape {tuple(values.shape)}, the batch has {self.num_steps} steps: an estimator "
+                    "gives one advantage per step"
+                )
         weights = step_weights(self.lengths, reduction, loss_mask=self.counted, max_length=max_length)
         whole = self._as_minibatch(advantages, weights.to(advantages.dtype), returns)
         if plan.by == "step":
@@ -237,6 +239,11 @@ class GroupBatch(Generic[InputsT]):
                         f"{name} has shape {tuple(value.shape)}, expected ({rows},): scalars per step or "
                         "episode are one-dimensional and lengths sum to the number of steps"
                     )
+        if self.final_inputs is not None and self.final_inputs.shape[:1] != self.lengths.shape:
+            raise ValueError(
+                f"final_inputs have shape {tuple(self.final_inputs.shape)}, expected one row for each of the "
+                f"{self.num_episodes} episodes"
+            )
         if isinstance(self.inputs, StepInputs) and len(self.inputs) != num_steps:
             raise ValueError(f"inputs have {len(self.inputs)} rows, lengths sum to {num_steps} steps")
 
@@ -245,10 +252,8 @@ class GroupBatch(Generic[InputsT]):
         if int(self.group_ids[0]) != 0 or bool(((change != 0) & (change != 1)).any()):
             raise ValueError(f"group_ids must count 0, 1, ... without gaps, sorted; got {self.group_ids[:20].tolist()}")
 
-    def _check_finite(self, name: str, values: Tensor) -> None:
-        bad = ~values.isfinite()
-        if self.counted is not None:
-            bad &= self.scored[self.episode_ids] if name == "reward" and self.scored is not None else self.counted
+    def _check_finite(self, name: str, values: Tensor, where: Tensor | None) -> None:
+        bad = ~values.isfinite() if where is None else ~values.isfinite() & where
         if bool(bad.any()):
             step = int(bad.nonzero()[0])
             episode = int(self.episode_ids[step])
@@ -256,7 +261,7 @@ class GroupBatch(Generic[InputsT]):
             member = episode - int((self.group_ids < group).sum())
             raise ValueError(
                 f"{name} {float(values[step])} at step {int(self.timesteps[step])} of member {member} of group "
-                f"{group}: rewards and log-probabilities must be finite; set scored=False to leave an episode out"
+                f"{group}: what counts must be finite; set scored=False to leave an episode out"
             )
 
 
@@ -267,13 +272,21 @@ def concatenate(batches: Sequence[GroupBatch[InputsT]]) -> GroupBatch[InputsT]:
     for batch in batches[:-1]:
         shifts.append(shifts[-1] + batch.num_groups)
     joined: dict[str, Any] = {
-        f.name: _concatenate_field([getattr(batch, f.name) for batch in batches]) for f in dataclasses.fields(first)
+        f.name: _joined(f.name, [getattr(batch, f.name) for batch in batches])
+        for f in dataclasses.fields(first)
+        if f.name not in ("inputs", "group_ids", "metrics")
     }
-    joined["inputs"] = first.inputs.concatenate([batch.inputs for batch in rest])
-    joined["group_ids"] = torch.cat([batch.group_ids + shift for batch, shift in zip(batches, shifts, strict=True)])
-    joined["metrics"] = {name: torch.cat([batch.metrics[name] for batch in batches]) for name in first.metrics}
-    return cast("GroupBatch[InputsT]", GroupBatch(**joined))
+    names = sorted({name for batch in batches for name in batch.metrics})
+    return GroupBatch(
+        inputs=first.inputs.concatenate([batch.inputs for batch in rest]),
+        group_ids=torch.cat([batch.group_ids + shift for batch, shift in zip(batches, shifts, strict=True)]),
+        metrics={name: torch.cat([batch.metrics[name] for batch in batches]) for name in names},
+        **joined,
+    )
 
 
-def _concatenate_field(values: list[Any]) -> Tensor | None:
-    return torch.cat(values) if isinstance(values[0], Tensor) else None
+def _joined(name: str, values: list[Tensor | None]) -> Tensor | None:
+    given = [value for value in values if value is not None]
+    if len(given) not in (0, len(values)):
+        raise ValueError(f"{name} is there in {len(given)} of {len(values)} batches: give it in all of them or in none")
+    return torch.cat(given) if given else None

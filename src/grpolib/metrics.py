@@ -1,5 +1,6 @@
 """The numbers of one iteration; docs/metrics.md explains each."""
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from grpolib.batch import GroupBatch
 from grpolib.functional import explained_variance, group_std, living_peers
 
-Metrics: TypeAlias = dict[str, float]
+Metrics: TypeAlias = dict[str, int | float]
 
 DEGENERATE = 1e-4
 """Below this spread of returns a group carries no signal."""
@@ -64,10 +65,10 @@ class MetricMeans:
     """
 
     def __init__(self) -> None:
-        self._names: list[str] = []
+        self._names: Sequence[str] = ()
         self._rows: list[Tensor] = []
 
-    def add(self, names: list[str], values: Tensor) -> None:
+    def add(self, names: Sequence[str], values: Tensor) -> None:
         """Take in one minibatch's: a vector of values, and their names."""
         self._names = names
         self._rows.append(values)

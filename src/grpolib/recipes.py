@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import torch
 from torch import nn
@@ -75,6 +75,12 @@ class Recipe:
     max_grad_norm: float = 0.5
 
     def __post_init__(self) -> None:
+        if not isinstance(self.loss, Sequence):
+            raise TypeError(f"loss is {self.loss!r}: give a list of losses, for instance [ClippedSurrogateLoss()]")
+        if self.reduction not in get_args(Reduction):
+            raise ValueError(f"reduction is {self.reduction!r}: choose one of {get_args(Reduction)}")
+        if self.group_size < 2:
+            raise ValueError(f"group_size is {self.group_size}: a group needs >= 2 episodes to compare")
         if not self.loss:
             raise ValueError("loss is empty: give at least one, for instance [ClippedSurrogateLoss()]")
         if self.groups_per_step < 1 or not self.max_grad_norm > 0:

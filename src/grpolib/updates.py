@@ -15,6 +15,7 @@ from grpolib.metrics import MetricMeans
 from grpolib.policies import Policy
 
 Gradients: TypeAlias = "list[Tensor | None]"
+Result: TypeAlias = "tuple[Gradients, tuple[str, ...], Tensor]"
 
 GRADIENT_NORM = "grad_norm"
 
@@ -49,8 +50,7 @@ class Update:
         self._parameters = parameters
         self._optimizer = optimizer
         self._max_grad_norm = max_grad_norm
-        self._names: list[str] = []
-        self._run: Callable[[AnyMinibatch], tuple[Gradients, Tensor]] = self._stacked
+        self._run: Callable[[AnyMinibatch], Result] = self._stacked
         self._rows: int | None = None
 
     def __call__(self, minibatch: AnyMinibatch, collected: MetricMeans) -> None:
@@ -59,12 +59,10 @@ class Update:
         Raises:
             FloatingPointError: The gradient is not finite; nothing was changed.
         """
-        if not self._names:
-            self._names = list(self._gradients(minibatch)[1])
         if self._rows is not None:
             minibatch = padded(minibatch, self._rows)
-        gradients, metrics = self._run(minibatch)
-        norm = float(metrics[self._names.index(GRADIENT_NORM)])
+        gradients, names, metrics = self._run(minibatch)
+        norm = float(metrics[names.index(GRADIENT_NORM)])
         if not math.isfinite(norm):
             raise FloatingPointError(
                 f"the gradient's norm is {norm}, the loss {float(metrics[0])}: the policy was left as it is. Look for "
@@ -73,14 +71,14 @@ class Update:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         self._optimizer.step()
-        collected.add(self._names, metrics)
+        collected.add(names, metrics)
 
     def compile(self, rows: int) -> None:
         """Compile the gradient for minibatches of `rows` rows at the next call; shorter ones are padded."""
         self._rows = rows
         self._run = self._first_compiled
 
-    def _first_compiled(self, minibatch: AnyMinibatch) -> tuple[Gradients, Tensor]:
+    def _first_compiled(self, minibatch: AnyMinibatch) -> Result:
         """Compile, or stay eager and say why in one line."""
         compiled = torch.compile(self._stacked, dynamic=False, fullgraph=True)
         try:
@@ -94,10 +92,10 @@ class Update:
             result = self._stacked(minibatch)
         return result
 
-    def _stacked(self, minibatch: AnyMinibatch) -> tuple[Gradients, Tensor]:
-        """Gradients, and the metrics as one vector: a single tensor to keep until the iteration's end."""
+    def _stacked(self, minibatch: AnyMinibatch) -> Result:
+        """Gradients, and the metrics' names and vector: a single tensor to keep until the iteration's end."""
         gradients, metrics = self._gradients(minibatch)
-        return gradients, torch.stack([value.detach().float() for value in metrics.values()])
+        return gradients, tuple(metrics), torch.stack([value.detach().float() for value in metrics.values()])
 
     def _gradients(self, minibatch: AnyMinibatch) -> tuple[Gradients, dict[str, Tensor]]:
         """Gradients scaled down to the norm, and the metrics."""
