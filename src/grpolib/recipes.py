@@ -16,7 +16,7 @@ from grpolib.kl_losses import K1, K3, needs_reference
 from grpolib.losses import ClippedSurrogateLoss, PolicyLoss, ValueLoss, needs_episodes
 from grpolib.minibatch import MinibatchPlan, Reduction
 from grpolib.reference import ReferencePolicy
-from grpolib.schedules import LearningRate, Linear, Schedule
+from grpolib.schedules import LearningRate, Linear, LossSetting, Schedule
 
 OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -136,6 +136,12 @@ def check_pieces(pieces: Any) -> None:
     unknown = [name for name in pieces if name not in known]
     if unknown:
         raise TypeError(f"unknown keyword {unknown[0]!r}; the pieces of a recipe are {', '.join(known)}")
+
+
+def rows_to_compile(recipe: Recipe) -> int | None:
+    """Rows of every minibatch, where all have the same and the losses stay as they are: that can be compiled."""
+    changes = any(isinstance(schedule, LossSetting) for schedule in recipe.schedules)
+    return None if changes or recipe.plan.by == "episode" else recipe.plan.size
 
 
 def grpo() -> Recipe:

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -21,11 +21,10 @@ from grpolib.kl_losses import needs_reference_parameters
 from grpolib.loggers import RunFolder
 from grpolib.metrics import MetricMeans, Metrics, batch_metrics
 from grpolib.policies import Policy, as_policy
-from grpolib.recipes import Pieces, Recipe, check_pieces
+from grpolib.recipes import Pieces, Recipe, check_pieces, rows_to_compile
 from grpolib.sampling import Sampler
 from grpolib.sampling.engines import InProcessEngine
 from grpolib.sampling.rollout import device_of, generator, one_torch_thread
-from grpolib.schedules import LossSetting
 from grpolib.updates import Update
 
 AUTO_UPDATES = 20_000
@@ -51,8 +50,8 @@ class Trainer:
         run_folder: Where config.json, metrics.csv, evaluations.csv, best/ and last/ go; None writes nothing.
         compile: Compile the update (10 to 30 s, needs a C++ compiler), from the first iteration; "auto": from the
             tenth, where a run of `total_steps` is long enough to pay for it. Results differ by rounding.
-        callbacks: Called in this order, then the trainer's own (evaluation every 50,000 steps with a
-            run_folder, the folder's files, a progress bar on a terminal).
+        callbacks: Called in this order, after the progress bar (on a terminal) and before what a run_folder
+            brings: its files, and `EvaluateEvery()` where there is none among the callbacks.
         pieces: The fields of `Recipe`, by keyword.
 
     Raises:
@@ -92,15 +91,19 @@ class Trainer:
         self.update = Update(
             self.policy, self.critic, self.recipe.loss, self._parameters, self.optimizer, self.recipe.max_grad_norm
         )
-        self._compile = compile
-        self._compiles_at: int | None = None
+        if compile is True and rows_to_compile(self.recipe) is None:
+            raise ValueError(
+                f"compile=True needs minibatches of one size and losses that stay the same, got {self.recipe.plan} and "
+                f"schedules {self.recipe.schedules}: set compile=False"
+            )
+        self._compile = compile if rows_to_compile(self.recipe) else False
         self._evaluator: Evaluator | None = None
         self.iteration = 0
         self.num_steps = 0
         self.target_steps: int | None = None
         self.target_iterations: int | None = None
         self.is_mid_iteration = False
-        self.callbacks = [*callbacks, *self._own_callbacks(run_folder, callbacks)]
+        self.callbacks = [ProgressBar(), *callbacks, *self._writers(run_folder, callbacks)]
 
     def train(self, *, total_steps: int | None = None, iterations: int | None = None) -> None:
         """Train until the run has `total_steps` environment steps, or for `iterations` further iterations.
@@ -118,20 +121,18 @@ class Trainer:
             ValueError: One of them is below 1.
         """
         self._set_target(total_steps, iterations)
-        self._compiles_at = self._compiling_iteration()
-        try:
-            with deferred_interrupt() as interrupt:
-                self._notify_start()
-                while not self._is_finished():
-                    metrics = self.step()
-                    verdicts = [callback.on_iteration_end(self, metrics) for callback in self.callbacks]
-                    if interrupt.requested:
-                        raise KeyboardInterrupt
-                    if False in verdicts:
-                        break
-        finally:
-            for callback in self._started:
-                callback.on_train_end(self)
+        with ExitStack() as stack:
+            interrupt = stack.enter_context(deferred_interrupt())
+            for callback in self.callbacks:
+                stack.callback(callback.on_train_end, self)
+                callback.on_train_start(self)
+            while not self._is_finished():
+                metrics = self.step()
+                verdicts = [callback.on_iteration_end(self, metrics) for callback in self.callbacks]
+                if interrupt.requested:
+                    raise KeyboardInterrupt
+                if False in verdicts:
+                    break
 
     def step(self) -> Metrics:
         """One iteration: sample groups, learn from them, and say what happened."""
@@ -140,8 +141,9 @@ class Trainer:
         self.iteration += 1
         for schedule in self.recipe.schedules:
             schedule(self)
-        if self.iteration == self._compiles_at and self.recipe.plan.size is not None:
-            self.update.compile(self.recipe.plan.size)
+        if self._compiles_now():
+            self.update.compile(rows_to_compile(self.recipe) or 0)
+            self._compile = False
         seed = np.random.SeedSequence(self.seed, spawn_key=(self.iteration,))
         batch = self.sampler.sample(self.policy, self.recipe.groups_per_step, seed)
         sampled = time.perf_counter()
@@ -189,15 +191,12 @@ class Trainer:
             self.reference.update(self.policy, self.iteration)
         return {**batch_metrics(batch, returns), **collected.read()}
 
-    def _own_callbacks(
-        self, run_folder: str | os.PathLike[str] | None, callbacks: Sequence[Callback]
-    ) -> list[Callback]:
-        own: list[Callback] = [ProgressBar()]
-        if run_folder is not None:
-            own.insert(0, RunFolder(run_folder, self._config()))
-            if not any(isinstance(callback, EvaluateEvery) for callback in callbacks):
-                own.insert(1, EvaluateEvery())
-        return own
+    def _writers(self, run_folder: str | os.PathLike[str] | None, callbacks: Sequence[Callback]) -> list[Callback]:
+        if run_folder is None:
+            return []
+        folder = RunFolder(run_folder, self._config())
+        evaluates = any(isinstance(callback, EvaluateEvery) for callback in callbacks)
+        return [folder] if evaluates else [folder, EvaluateEvery()]
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -218,34 +217,18 @@ class Trainer:
         self.target_steps = total_steps
         self.target_iterations = None if iterations is None else self.iteration + iterations
 
-    def _compiling_iteration(self) -> int | None:
-        """When the update is compiled: a function of the arguments alone, so that the bits stay the same."""
+    def _compiles_now(self) -> bool:
+        """A function of the arguments and the iteration alone, so that the bits stay the same."""
+        if self._compile != "auto":
+            return self._compile
         plan = self.recipe.plan
-        if not self._compile:
-            return None
-        if plan.by == "episode" or plan.size is None or any(isinstance(s, LossSetting) for s in self.recipe.schedules):
-            if self._compile is True:
-                raise ValueError(
-                    f"compile=True needs minibatches of one size and losses that stay the same, got {plan} and "
-                    f"schedules {self.recipe.schedules}: set compile=False"
-                )
-            return None
-        if self._compile is True:
-            return max(self.iteration + 1, 1) if self._compiles_at is None else self._compiles_at
-        updates = (self.target_steps or 0) * plan.epochs / plan.size
-        return AUTO_ITERATION if updates >= AUTO_UPDATES else None
+        updates = (self.target_steps or 0) * plan.epochs / (plan.size or 1)
+        return self.iteration >= AUTO_ITERATION and updates >= AUTO_UPDATES
 
     def _is_finished(self) -> bool:
         if self.target_steps is not None:
             return self.num_steps >= self.target_steps
         return self.target_iterations is not None and self.iteration >= self.target_iterations
-
-    def _notify_start(self) -> None:
-        # The bar opens first, so that an evaluation at the start has one to write above.
-        self._started: list[Callback] = []
-        for callback in sorted(self.callbacks, key=lambda callback: not isinstance(callback, ProgressBar)):
-            callback.on_train_start(self)
-            self._started.append(callback)
 
 
 def _adapted(policy: Policy | nn.Module, sampler: Sampler) -> Policy:
