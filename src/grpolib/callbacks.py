@@ -6,6 +6,7 @@ from tqdm import tqdm
 
 from grpolib.evaluation import CHOOSING_SEEDS, EvaluationReport
 from grpolib.metrics import Metrics
+from grpolib.sampling.environments import EnvSource
 
 if TYPE_CHECKING:
     from grpolib.trainer import Trainer
@@ -39,12 +40,19 @@ class EvaluateEvery(Callback):
         steps: Environment steps between evaluations.
         episodes: Episodes each way.
         first_seed: Default: the choosing seeds, which are not the reported ones.
+        env: Where to evaluate; None takes the training environment (give it where training cuts episodes short).
     """
 
-    def __init__(self, steps: int = 50_000, episodes: int = 10, first_seed: int = CHOOSING_SEEDS) -> None:
+    def __init__(
+        self,
+        steps: int = 50_000,
+        episodes: int = 10,
+        first_seed: int = CHOOSING_SEEDS,
+        env: EnvSource | None = None,
+    ) -> None:
         if steps < 1:
             raise ValueError(f"steps is {steps}: evaluate every >= 1 environment steps")
-        self.steps, self.episodes, self.first_seed = steps, episodes, first_seed
+        self.steps, self.episodes, self.first_seed, self.env = steps, episodes, first_seed, env
         self._done = 0
 
     def on_train_start(self, trainer: "Trainer") -> None:
@@ -59,7 +67,7 @@ class EvaluateEvery(Callback):
 
     def _evaluate(self, trainer: "Trainer") -> None:
         self._done = trainer.num_steps // self.steps
-        report = trainer.evaluate(episodes=self.episodes, first_seed=self.first_seed)
+        report = trainer.evaluate(episodes=self.episodes, first_seed=self.first_seed, env=self.env)
         for callback in trainer.callbacks:
             callback.on_evaluation(trainer, report)
 

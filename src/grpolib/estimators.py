@@ -14,6 +14,7 @@ from torch import Tensor
 
 from grpolib import functional as F  # noqa: N812
 from grpolib.batch import GroupBatch
+from grpolib.functional.segments import overall_std
 
 Batch: TypeAlias = GroupBatch[Any]
 
@@ -232,10 +233,10 @@ class GAE:
     def __call__(self, batch: Batch) -> Float[Tensor, " S"]:
         """One advantage per step, normalised or in reward units."""
         advantages = self._advantages(batch)
-        if not self.normalize:
-            return advantages
-        counted = advantages if batch.counted is None else advantages[batch.counted]
-        return _divided_by_std(advantages - counted.mean(), batch.counted)
+        if self.normalize:
+            counted = advantages if batch.counted is None else advantages[batch.counted]
+            advantages = _divided_by_std(advantages - counted.sum() / max(len(counted), 1), batch.counted)
+        return _zero_where_unscored(advantages, batch)
 
     def returns(self, batch: Batch) -> Float[Tensor, " S"]:
         """Targets of a value loss: advantages before normalisation, plus values."""
@@ -288,8 +289,12 @@ def _scaled(observations: Tensor) -> Tensor:
 
 def _divided_by_std(advantages: Tensor, counted: Tensor | None) -> Tensor:
     """Divided by the standard deviation of the counted steps; zeros where that is 0."""
-    std = (advantages if counted is None else advantages[counted]).std(correction=0)
-    return torch.where(std > 0, advantages / std, torch.zeros_like(advantages))
+    std = overall_std(advantages if counted is None else advantages[counted]).to(advantages.dtype)
+    return torch.where(std > 0, advantages / std, 0.0)
+
+
+def _zero_where_unscored(advantages: Tensor, batch: Batch) -> Tensor:
+    return advantages if batch.scored is None else torch.where(batch.scored[batch.episode_ids], advantages, 0.0)
 
 
 def _check_groups(batch: Batch) -> None:

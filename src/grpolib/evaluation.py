@@ -1,5 +1,7 @@
 """Evaluation both ways: the most probable action, and the policy as it was trained."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,6 +124,7 @@ class Evaluator:
 
     def __init__(self, env: EnvSource, engine: Engine, *, threshold: float | None = None) -> None:
         self.engine = engine
+        self.source = env
         description = describe_environments(env, BLOCK)
         self._action_space = description.action_space
         self._threshold = description.reward_threshold if threshold is None else threshold
@@ -134,14 +137,9 @@ class Evaluator:
         acting = as_policy(policy, self._action_space)
         blocks = _blocks(first_seed, episodes)
         jobs = [EvaluationJob(block, deterministic) for deterministic in (True, False) for block in blocks]
-        was_training = acting.training
-        acting.train(False)
-        try:
+        with _evaluation_mode(acting), one_torch_thread():
             groups = self.engine.map(self._stage, acting, jobs)
-            with one_torch_thread():
-                entropy = _start_entropy(acting, groups[: len(blocks)])
-        finally:
-            acting.train(was_training)
+            entropy = _start_entropy(acting, groups[: len(blocks)])
         argmax, sampled = groups[: len(blocks)], groups[len(blocks) :]
         return EvaluationReport(_statistics(argmax, self._threshold), _statistics(sampled, self._threshold), entropy)
 
@@ -181,6 +179,18 @@ class EvaluationRun:
         """Close the environments."""
         for environment in self.environments:
             environment.close()
+
+
+@contextmanager
+def _evaluation_mode(policy: Policy) -> Iterator[None]:
+    """Dropout and the like are off, then every part is as it was."""
+    modes = [(module, module.training) for module in policy.modules()]
+    policy.train(False)
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def _blocks(first_seed: int, episodes: int) -> list[list[int]]:

@@ -76,7 +76,8 @@ class ClippedSurrogateLoss:
     def __call__(self, evaluation: Evaluation, minibatch: AnyMinibatch, /) -> LossOutput:
         """The loss, with the ratio's diagnostics."""
         ratios = counted_ratios(minibatch, evaluation.log_probs, self.ratio_level)
-        objective = self._objective(ratios, minibatch.advantages)
+        (advantages,) = counted_rows(minibatch, minibatch.advantages)
+        objective = self._objective(ratios, advantages)
         metrics = ratio_metrics(minibatch, evaluation.log_probs, ratios)
         metrics |= clip_metrics(minibatch, ratios, self.clip_epsilon, self.clip_epsilon_high)
         return LossOutput(-(objective * minibatch.weights).sum(), metrics)
@@ -116,8 +117,8 @@ class CISPOLoss:
     def __call__(self, evaluation: Evaluation, minibatch: AnyMinibatch, /) -> LossOutput:
         """The loss, with the ratio's diagnostics."""
         ratios = counted_ratios(minibatch, evaluation.log_probs, "step")
-        (log_probs,) = counted_rows(minibatch, evaluation.log_probs)
-        objective = self._objective(ratios, minibatch.advantages, log_probs)
+        log_probs, advantages = counted_rows(minibatch, evaluation.log_probs, minibatch.advantages)
+        objective = self._objective(ratios, advantages, log_probs)
         metrics = ratio_metrics(minibatch, evaluation.log_probs, ratios)
         return LossOutput(-(objective * minibatch.weights).sum(), metrics)
 
@@ -195,6 +196,12 @@ def counted(minibatch: AnyMinibatch) -> Bool[Tensor, " s"]:
 def counted_rows(minibatch: AnyMinibatch, *values: Tensor) -> list[Tensor]:
     """`values` with 0 where a row does not count, whatever stood there; no gradient flows to such a row."""
     rows = counted(minibatch)
+    for value in values:
+        if value.shape != rows.shape:
+            raise ValueError(
+                f"a value per step has shape {tuple(value.shape)}, the minibatch has {len(rows)} steps: scalars per "
+                "step are one-dimensional and never broadcast"
+            )
     return [torch.where(rows, value, torch.zeros_like(value)) for value in values]
 
 
@@ -202,7 +209,7 @@ def counted_rows(minibatch: AnyMinibatch, *values: Tensor) -> list[Tensor]:
 def counted_mean(minibatch: AnyMinibatch, values: Float[Tensor, " s"]) -> Float[Tensor, ""]:
     """Mean over the rows that count, without gradient: for metrics."""
     rows = counted(minibatch)
-    return torch.where(rows, values, 0.0).sum() / rows.sum()
+    return torch.where(rows, values, 0.0).sum() / rows.sum().clamp(min=1)
 
 
 def counted_ratios(minibatch: AnyMinibatch, log_probs: Float[Tensor, " s"], level: RatioLevel) -> Float[Tensor, " s"]:
@@ -230,9 +237,9 @@ def ratio_metrics(
     return {
         "kl_old_k1": counted_mean(minibatch, F.kl_k1(old, new)),
         "kl_old_k3": counted_mean(minibatch, F.kl_k3(old, new)),
-        "ratio_min": torch.where(rows, ratios, torch.inf).min(),
+        "ratio_min": torch.where(rows.any(), torch.where(rows, ratios, torch.inf).min(), 1.0),
         "ratio_mean": counted_mean(minibatch, ratios),
-        "ratio_max": torch.where(rows, ratios, -torch.inf).max(),
+        "ratio_max": torch.where(rows.any(), torch.where(rows, ratios, -torch.inf).max(), 1.0),
         "effective_sample_size": F.effective_sample_size(ratios, mask=rows),
     }
 

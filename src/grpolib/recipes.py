@@ -89,6 +89,8 @@ class Recipe:
             )
         if self.critic is not None and not self.needs_critic:
             raise ValueError("a critic was given but nothing reads it: use GAE and ValueLoss, or leave it out")
+        if any(isinstance(loss, ValueLoss) for loss in self.loss) and not hasattr(self.advantages, "returns"):
+            raise ValueError(f"ValueLoss needs targets and {self.advantages} has no returns(batch): use GAE(...)")
         self._check_reference()
         self._check_episodes()
 

@@ -24,6 +24,7 @@ from grpolib.policies import Policy, as_policy
 from grpolib.recipes import Pieces, Recipe, check_pieces, rows_to_compile
 from grpolib.sampling import Sampler
 from grpolib.sampling.engines import InProcessEngine
+from grpolib.sampling.environments import EnvSource
 from grpolib.sampling.rollout import device_of, generator, one_torch_thread
 from grpolib.updates import Update
 
@@ -84,6 +85,8 @@ class Trainer:
         self.critic = self.recipe.critic
         if self.critic is None and self.recipe.needs_critic:
             raise ValueError("the estimator or a loss reads a critic's values: give critic=Critic(module)")
+        if self.critic is not None:
+            self.critic.module.train(False)
         critic_parameters = [] if self.critic is None else list(self.critic.module.parameters())
         self._parameters = [p for p in (*self.policy.parameters(), *critic_parameters) if p.requires_grad]
         self._is_small = sum(parameter.numel() for parameter in self._parameters) < SMALL_POLICY
@@ -154,16 +157,23 @@ class Trainer:
         timings = _timings(start, sampled, time.perf_counter(), batch.num_steps)
         return {"iteration": self.iteration, "num_steps": self.num_steps, **learned, **timings}
 
-    def evaluate(self, *, episodes: int = 50, first_seed: int = REPORTED_SEEDS) -> EvaluationReport:
-        """Evaluate the policy both ways in the sampler's environment; see `evaluate`.
+    def evaluate(
+        self, *, episodes: int = 50, first_seed: int = REPORTED_SEEDS, env: EnvSource | None = None
+    ) -> EvaluationReport:
+        """Evaluate the policy both ways, on the sampler's workers; see `evaluate`.
+
+        Args:
+            episodes: Episodes each way.
+            first_seed: Default: the reported seeds.
+            env: None takes the sampler's environment.
 
         Raises:
-            TypeError: The sampler has no environment.
+            TypeError: The sampler has no environment, and none was given.
         """
-        if self._evaluator is None:
-            source = getattr(self.sampler, "source", None)
-            if source is None:
-                raise TypeError(f"{type(self.sampler).__name__} has no environment to evaluate in")
+        source = getattr(self.sampler, "source", None) if env is None else env
+        if source is None:
+            raise TypeError(f"{type(self.sampler).__name__} has no environment to evaluate in: give env=")
+        if self._evaluator is None or self._evaluator.source is not source:
             self._evaluator = Evaluator(source, getattr(self.sampler, "engine", InProcessEngine()))
         return self._evaluator(self.policy, episodes=episodes, first_seed=first_seed)
 

@@ -10,6 +10,9 @@ from grpolib.functional.segments import at_least_float32, episode_ids, repeat_on
 ROWS_AT_A_TIME = 1024
 """Rows of the distance matrix that are held at once: memory grows with the steps, not with their square."""
 
+EXACT = "donot_use_mm_for_euclid_dist"
+"""Distances by matrix product are faster, and miss that equal states are 0 apart."""
+
 
 @torch.no_grad()
 def anchor_state_advantages(
@@ -46,13 +49,14 @@ def anchor_state_advantages(
     check_not_negative("radius", radius)
     check_lengths(lengths, scores=scores)
     check_shape(lengths.shape, "lengths", group_ids=group_ids)
-    check_shape(scores.shape, "scores", states=states[:, 0])
+    if states.ndim != 2 or len(states) != len(scores):
+        raise ValueError(f"states has shape {list(states.shape)}: give one row per step, [{len(scores)}, D]")
     of_step, groups = episode_ids(lengths), repeat_on_steps(group_ids, lengths)
     advantages = torch.zeros_like(scores, dtype=torch.float64)
     for group in group_ids.unique():
         rows = (groups == group).nonzero().squeeze(1)
         for some in rows.split(ROWS_AT_A_TIME):
-            near = torch.cdist(states[some], states[rows]) <= radius
+            near = torch.cdist(states[some], states[rows], compute_mode=EXACT) <= radius
             near &= of_step[some, None] != of_step[None, rows]
             advantages[some] = _minus_mean_of_near(scores[some].double(), scores[rows].double(), near)
     return advantages.to(at_least_float32(scores))

@@ -83,29 +83,46 @@ def _categorical(output: Any, space: Discrete) -> Distribution:
 
 
 def _gaussian(output: Any, space: Box) -> Distribution:
-    dimensions = math.prod(space.shape)
-    if isinstance(output, Tensor) and output.ndim == 2 and output.shape[1] == 2 * dimensions:
-        mean, log_std = output.chunk(2, dim=1)
-    elif isinstance(output, tuple) and len(output) == 2:
-        mean, log_std = output
-    else:
+    parameters = _mean_and_log_std(output, math.prod(space.shape))
+    if parameters is None:
+        dimensions = math.prod(space.shape)
         raise ValueError(
             f"the policy gave {_describe(output)} for {space}: expected [n, {2 * dimensions}] (means, then log "
-            "standard deviations), a pair (mean, log_std), or a torch.distributions.Distribution"
+            f"standard deviations), a pair (mean, log_std) of [n, {dimensions}] and what broadcasts to it, or a "
+            "torch.distributions.Distribution"
         )
-    mean = mean.reshape(-1, *space.shape)
-    std = log_std.exp().reshape(-1, *space.shape)
-    return Independent(Normal(mean, std, validate_args=False), len(space.shape), validate_args=False)
+    mean, log_std = (parameter.reshape(-1, *space.shape) for parameter in parameters)
+    return Independent(Normal(mean, log_std.exp(), validate_args=False), len(space.shape), validate_args=False)
+
+
+def _mean_and_log_std(output: Any, dimensions: int) -> tuple[Tensor, Tensor] | None:
+    """Both as [n, A], or None where the output is neither of the two forms."""
+    if isinstance(output, Tensor) and output.ndim == 2 and output.shape[1] == 2 * dimensions:
+        mean, log_std = output.chunk(2, dim=1)
+        return mean, log_std
+    if not (isinstance(output, tuple) and len(output) == 2 and all(isinstance(part, Tensor) for part in output)):
+        return None
+    mean, log_std = (part.flatten(1) if part.ndim > 2 else part for part in output)
+    if mean.ndim != 2 or mean.shape[1] != dimensions:
+        return None
+    try:
+        return mean, log_std.broadcast_to(mean.shape)
+    except RuntimeError:
+        return None
 
 
 def _inverse_cdf(probs: Tensor, rng: torch.Generator) -> Tensor:
     cdf = probs.cumsum(-1)
     draws = torch.rand(probs.shape[:-1], generator=rng, dtype=probs.dtype).to(probs.device)
     # Strictly below the last entry and to the right of equal ones: an action of probability 0 is never drawn.
-    return torch.searchsorted(cdf, (draws * cdf[..., -1]).unsqueeze(-1), right=True).squeeze(-1)
+    drawn = torch.searchsorted(cdf, (draws * cdf[..., -1]).unsqueeze(-1), right=True).squeeze(-1)
+    # A NaN finds no place; its log-probability tells, so it must not fail here first.
+    return drawn.clamp(max=probs.shape[-1] - 1)
 
 
 def _describe(output: Any) -> str:
+    if isinstance(output, tuple) and len(output) == 2:
+        return f"a pair of {_describe(output[0])} and {_describe(output[1])}"
     return f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
 
 

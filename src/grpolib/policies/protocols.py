@@ -57,6 +57,10 @@ class Policy(Protocol):
         """Take parameters and buffers from `state_dict`."""
         ...
 
+    def modules(self) -> Iterator[nn.Module]:
+        """Itself and its parts."""
+        ...
+
     def train(self, mode: bool = True) -> Any:
         """Switch dropout and the like on or off."""
         ...

@@ -31,6 +31,11 @@ def make_environments(source: EnvSource, count: int) -> list[Env]:
         ImportError: The environment needs a package that is not installed.
     """
     environments = [_make(factory) for factory in _factories(source, count)]
+    if len({id(environment.unwrapped) for environment in environments}) < count:
+        raise ValueError(
+            f"the environment factory gave one {environment_name(environments[0])} twice, and each needs its own: make "
+            "a new environment in each call"
+        )
     first = environments[0]
     check_observation_space(first.observation_space)
     check_action_space(first.action_space)
@@ -72,7 +77,7 @@ def describe_environments(source: EnvSource, count: int) -> EnvironmentDescripti
         first.observation_space,
         first.action_space,
         None if first.spec is None else first.spec.max_episode_steps,
-        None if first.spec is None else first.spec.reward_threshold,
+        _threshold(first),
         _resets_repeat(first),
     )
     for environment in environments:
@@ -86,9 +91,14 @@ def environment_name(environment: Env) -> str:
     return spec.id if spec is not None else type(environment.unwrapped).__name__
 
 
+def _threshold(environment: Env) -> float | None:
+    threshold = None if environment.spec is None else environment.spec.reward_threshold
+    return None if threshold is None else float(threshold)
+
+
 def _resets_repeat(environment: Env) -> bool:
     first = np.array(environment.reset(seed=0)[0])
-    return np.array_equal(first, environment.reset(seed=0)[0])
+    return np.array_equal(first, environment.reset(seed=0)[0], equal_nan=True)
 
 
 def is_list(source: EnvSource) -> TypeGuard[Sequence[EnvFactory]]:
@@ -117,6 +127,8 @@ def _factories(source: EnvSource, count: int) -> list[EnvFactory]:
 
 
 def _make(factory: EnvFactory) -> Env:
+    if not callable(factory):
+        raise TypeError(f"environment factories are callables without arguments, got {factory!r}")
     try:
         environment = factory()
     except DependencyNotInstalled as error:

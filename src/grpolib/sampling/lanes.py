@@ -42,35 +42,46 @@ class Lanes:
         observation, _ = self.environments[member].reset(seed=seed)
         self.seeds[member] = seed
         self.times[member] = 0
-        self.observations[member] = self._fitting(observation, member)
+        self._keep(observation, member)
         self._check_finite([member], np.zeros(1))
 
     def step(self, members: Sequence[int], actions: Sequence[Any]) -> Outcome:
         """Take one action each in some of the environments."""
-        rewards = np.empty(len(members), dtype=np.float32)
+        rewards = np.empty(len(members))
         ends, cuts = [], []
         for row, member in enumerate(members):
             observation, reward, terminated, truncated, _ = self.environments[member].step(actions[row])
-            rewards[row] = float(reward)
-            if getattr(observation, "shape", None) != self._shape:
-                observation = self._fitting(observation, member)
-            self.observations[member] = observation
+            rewards[row] = self._number(reward, member)
+            self._keep(observation, member)
             ends.append(bool(terminated))
             cuts.append(bool(truncated))
-        # Finite sums have finite terms; one that overflowed is looked into.
-        if not math.isfinite(rewards.sum() + self.observations.sum()):
-            self._check_finite(members, rewards)
+        with np.errstate(over="ignore", invalid="ignore"):
+            stored = rewards.astype(np.float32)
+            # Finite sums have finite terms; one that overflowed is looked into.
+            if not math.isfinite(stored.sum() + self.observations.sum()):
+                self._check_finite(members, stored)
         self.times[members] += 1
-        return Outcome(rewards, ends, cuts)
+        return Outcome(stored, ends, cuts)
 
-    def _fitting(self, observation: Any, member: int) -> NDArray[Any]:
+    def _number(self, reward: Any, member: int) -> float:
+        try:
+            return float(reward)
+        except (TypeError, ValueError):
+            raise ValueError(f"{self._where(member)} gave reward {reward!r}: a reward is a number") from None
+
+    def _keep(self, observation: Any, member: int) -> None:
+        """Copy an observation to its place."""
         array = np.asarray(observation)
         if array.shape != self._shape:
             raise ValueError(
                 f"{self._where(member)} gave an observation of shape {array.shape}, its observation space says "
                 f"{self._shape}"
             )
-        return array
+        if array.dtype == self.observations.dtype:
+            self.observations[member] = array
+        else:
+            with np.errstate(over="ignore"):  # what float32 cannot hold is found as infinite
+                self.observations[member] = array
 
     def _check_finite(self, members: Sequence[int], rewards: NDArray[Any]) -> None:
         for member, reward in zip(members, rewards.tolist(), strict=True):

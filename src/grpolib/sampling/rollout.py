@@ -1,5 +1,6 @@
 """The unit of work of every sampler of groups: one complete episode in each of a few environments."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from grpolib.batch import GroupBatch
 from grpolib.minibatch import StepInputs
-from grpolib.policies import ActingPolicy, Policy
+from grpolib.policies import ActingPolicy, Action, Policy
 from grpolib.policies.spaces import environment_actions
 from grpolib.sampling.environments import Env
 from grpolib.sampling.lanes import Lanes
@@ -50,6 +51,7 @@ def rollout(
     while alive:
         observation = torch.from_numpy(lanes.observations[alive])
         action = policy.act(observation.to(device), rng, deterministic=deterministic)
+        check_log_probs(action, policy)
         outcome = lanes.step(alive, environment_actions(action.actions, space))
         members.append(alive)
         observations.append(observation)
@@ -59,6 +61,15 @@ def rollout(
         terminated[alive] = outcome.terminated
         alive = [m for m, *ended in zip(alive, outcome.terminated, outcome.truncated, strict=True) if not any(ended)]
     return _as_group(members, observations, actions, log_probs, rewards, terminated, lanes.observations)
+
+
+def check_log_probs(action: Action, policy: ActingPolicy) -> None:
+    """Raise before an environment sees an action whose log-probability is not finite."""
+    if not math.isfinite(float(action.log_probs.sum())):
+        raise ValueError(
+            f"the policy {type(policy).__name__} gave log-probabilities {action.log_probs.tolist()}: they must be "
+            "finite. It has diverged, or its output is no distribution"
+        )
 
 
 def device_of(policy: Policy) -> torch.device:

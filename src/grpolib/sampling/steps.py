@@ -25,7 +25,7 @@ from grpolib.sampling.environments import (
 )
 from grpolib.sampling.lanes import Lanes
 from grpolib.sampling.protocols import group_seed
-from grpolib.sampling.rollout import device_of, generator
+from grpolib.sampling.rollout import check_log_probs, device_of, generator
 
 RECENT = 100
 """Finished episodes over which the training return is averaged."""
@@ -167,6 +167,7 @@ class _Block:
         for step in range(steps):
             observation = torch.from_numpy(self._lanes.observations.copy())
             action = policy.act(observation.to(device), rng)
+            check_log_probs(action, policy)
             outcome = self._lanes.step(everyone, environment_actions(action.actions, space))
             observations.append(observation)
             actions.append(action.actions.cpu())
