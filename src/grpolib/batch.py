@@ -116,6 +116,11 @@ class GroupBatch(Generic[InputsT]):
         """Undiscounted sum of each episode's rewards, in reward units."""
         return discounted_returns(self.rewards, self.lengths)[self.offsets[:-1]]
 
+    @property
+    def penalized_rewards(self) -> Float[Tensor, " S"]:
+        """Rewards minus the KL penalties, where there are any: what estimators read."""
+        return self.rewards if self.penalties is None else self.rewards - self.penalties
+
     @cached_property
     def counted(self) -> Bool[Tensor, " S"] | None:
         """Steps that the loss counts: unmasked, of a scored episode; None where all of them do."""

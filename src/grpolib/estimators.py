@@ -1,7 +1,7 @@
 """Advantage estimators: configuration here, equations in `grpolib.functional`.
 
 An estimator is a callable from a `GroupBatch` to one advantage per step, without gradient. It reads
-rewards - penalties. Episodes with `scored=False` stay out of every statistic and get 0.
+`batch.penalized_rewards`, rewards - penalties. Episodes with `scored=False` stay out of every statistic and get 0.
 """
 
 from collections.abc import Callable
@@ -245,7 +245,7 @@ class GAE:
 
     def _advantages(self, batch: Batch) -> Tensor:
         return F.generalized_advantages(
-            estimator_rewards(batch),
+            batch.penalized_rewards,
             _annotated(batch.values),
             _annotated(batch.final_values),
             batch.lengths,
@@ -253,11 +253,6 @@ class GAE:
             discount=self.discount,
             gae_lambda=self.gae_lambda,
         )
-
-
-def estimator_rewards(batch: Batch) -> Float[Tensor, " S"]:
-    """What estimators read: rewards minus the KL penalties."""
-    return batch.rewards if batch.penalties is None else batch.rewards - batch.penalties
 
 
 def comparable_episodes(batch: Batch) -> Tensor | None:
@@ -308,7 +303,7 @@ def _check_groups(batch: Batch) -> None:
 def _of_episodes(batch: Batch, advantages: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Advantages of the episodes' returns, each repeated on its episode's steps."""
     _check_groups(batch)
-    returns = F.discounted_returns(estimator_rewards(batch), batch.lengths)[batch.offsets[:-1]]
+    returns = F.discounted_returns(batch.penalized_rewards, batch.lengths)[batch.offsets[:-1]]
     episodes = comparable_episodes(batch)
     if episodes is None:
         return advantages(returns, batch.group_ids)[batch.episode_ids]
@@ -321,7 +316,7 @@ def _of_episodes(batch: Batch, advantages: Callable[[Tensor, Tensor], Tensor]) -
 def _of_steps(batch: Batch, advantages: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Tensor:
     """Advantages of the comparable episodes' steps, from (rewards, lengths, group_ids, rows); 0 elsewhere."""
     _check_groups(batch)
-    rewards = estimator_rewards(batch)
+    rewards = batch.penalized_rewards
     episodes = comparable_episodes(batch)
     if episodes is None:
         return advantages(rewards, batch.lengths, batch.group_ids, torch.arange(batch.num_steps))

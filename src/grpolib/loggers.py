@@ -31,26 +31,27 @@ class Logger(Protocol):
 class CSVLogger:
     """A CSV file with a header; every row is flushed, and logging after `close` goes on where it stopped.
 
+    A name that a row lacks stays empty; a new one becomes a column, empty in the rows before.
+
     Raises:
-        ValueError: A row whose names differ from the header's.
+        FileExistsError: The file is there already.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
+        if self._path.exists():
+            raise FileExistsError(f"{self._path} exists: give another path, nothing is overwritten")
         self._file: Any = None
-        self._columns: list[str] | None = None
+        self._columns: list[str] = []
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Append a row."""
+        new = [name for name in row if name not in self._columns]
+        if new:
+            self._add_columns(new)
         if self._file is None:
             self._file = self._path.open("a", newline="")
-        writer = csv.writer(self._file)
-        if self._columns is None:
-            self._columns = list(row)
-            writer.writerow(self._columns)
-        if list(row) != self._columns:
-            raise ValueError(f"{self._path.name} has columns {self._columns}, the row has {list(row)}")
-        writer.writerow(row.values())
+        csv.DictWriter(self._file, self._columns, restval="").writerow(row)
         self._file.flush()
 
     def close(self) -> None:
@@ -58,6 +59,20 @@ class CSVLogger:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _add_columns(self, names: list[str]) -> None:
+        self.close()
+        rows = []
+        if self._columns:
+            with self._path.open(newline="") as file:
+                rows = list(csv.DictReader(file))
+        self._columns += names
+        temporary = self._path.with_name(self._path.name + ".tmp")
+        with temporary.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self._columns, restval="")
+            writer.writeheader()
+            writer.writerows(rows)
+        os.replace(temporary, self._path)
 
 
 class RunFolder(Callback):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from grpolib.batch import GroupBatch
-from grpolib.functional import explained_variance, group_std, living_peers
+from grpolib.functional import explained_variance, group_std
 
 Metrics: TypeAlias = dict[str, int | float]
 
@@ -21,6 +21,8 @@ def batch_metrics(batch: GroupBatch[Any], value_targets: Tensor | None = None) -
     """What was sampled: returns, lengths, how far the members of a group are apart, how good the critic was."""
     metrics = _segment_metrics(batch) if batch.first_timesteps is not None else _group_metrics(batch)
     metrics["truncated_fraction"] = float((~batch.terminated).float().mean())
+    if batch.penalties is not None:
+        metrics["penalty_mean"] = float(batch.penalties.mean())
     if batch.values is not None and value_targets is not None:
         metrics["explained_variance"] = float(explained_variance(batch.values, value_targets, mask=batch.counted))
     return metrics
@@ -47,15 +49,15 @@ def _group_metrics(batch: GroupBatch[Any]) -> Metrics:
         "near_degenerate_fraction": float((spread < NEAR_DEGENERATE).float().mean()),
         "length_mean": float(lengths.float().mean()),
         "length_max": float(lengths.max()),
-        "living_peers": _mean_living_peers(lengths, batch.group_ids),
+        "living_peers": _mean_living_peers(batch),
     }
 
 
-def _mean_living_peers(lengths: Tensor, group_ids: Tensor) -> float:
-    """Members that still run, itself included, at the average step."""
-    running = living_peers(lengths, group_ids).double()
-    # `running` counts per time step; each of its members is a step.
-    return float(running.square().sum() / running.sum())
+def _mean_living_peers(batch: GroupBatch[Any]) -> float:
+    """Members of the group that run at the same time, itself included, at the average step."""
+    horizon = int(batch.lengths.max())
+    cells = batch.group_ids[batch.episode_ids] * horizon + batch.timesteps
+    return float(torch.bincount(cells)[cells].double().mean())
 
 
 class MetricMeans:

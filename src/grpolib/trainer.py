@@ -177,6 +177,10 @@ class Trainer:
             self._evaluator = Evaluator(source, getattr(self.sampler, "engine", InProcessEngine()))
         return self._evaluator(self.policy, episodes=episodes, first_seed=first_seed)
 
+    def close(self) -> None:
+        """Release the sampler's environments and worker processes; may be called twice."""
+        self.sampler.close()
+
     def _learn(self, batch: GroupBatch[Any], rng: torch.Generator) -> Metrics:
         """Annotate the batch, estimate advantages and go through the minibatches."""
         if self.reference is not None:
@@ -213,7 +217,8 @@ class Trainer:
             "grpolib": version("grpolib"),
             "torch": torch.__version__,
             "seed": self.seed,
-            "sampler": {"name": type(self.sampler).__name__, "source": getattr(self.sampler, "name", None)},
+            "compile": self._compile,
+            "sampler": {"name": type(self.sampler).__name__, **_sampler_settings(self.sampler)},
             "policy": str(self.policy),
             "recipe": describe(self.recipe),
         }
@@ -248,6 +253,11 @@ def _adapted(policy: Policy | nn.Module, sampler: Sampler) -> Policy:
     if action_space is None:
         raise TypeError(f"{type(policy).__name__} has no evaluate(inputs): wrap it in a Policy that fits the sampler")
     return as_policy(policy, action_space)
+
+
+def _sampler_settings(sampler: Sampler) -> dict[str, Any]:
+    names = {"name": "environment", "group_size": "group_size", "num_envs": "num_envs", "steps": "steps"}
+    return {shown: getattr(sampler, name) for name, shown in names.items() if hasattr(sampler, name)}
 
 
 def _timings(start: float, sampled: float, end: float, num_steps: int) -> Metrics:

@@ -108,8 +108,9 @@ class Update:
         norm = nn.utils.get_total_norm([gradient for gradient in gradients if gradient is not None])
         scale = (self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
         metrics = {"loss": loss.detach(), "entropy": counted_mean(minibatch, evaluation.entropy), GRADIENT_NORM: norm}
-        for output in outputs:
-            metrics.update(output.metrics)
+        for number, output in enumerate(outputs):
+            for name, value in output.metrics.items():
+                metrics[f"{name}_{number}" if name in metrics else name] = value
         return [None if gradient is None else gradient * scale for gradient in gradients], metrics
 
 
