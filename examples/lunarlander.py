@@ -63,7 +63,7 @@ def draw_curves(run_folder: Path, title: str) -> Path:
         axis.grid(alpha=0.3)
     for axis in axes.flat[:2]:
         axis.axhline(200, color="0.4", linestyle="--", linewidth=1)
-        axis.text(0, 203, "solved", color="0.4", fontsize=9, va="bottom")
+        axis.text(0, 203, "solved", color="0.4", fontsize=9, va="bottom", clip_on=True).set_in_layout(False)
     figure.suptitle(title)
     figure.savefig(run_folder / "curves.png", dpi=120)
     plt.close(figure)

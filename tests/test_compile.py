@@ -200,12 +200,12 @@ def test_a_batch_smaller_than_a_minibatch(graphs):
     assert_close(compiled, trained(counting(plan=plan, compile=False), 4))
 
 
-def test_trainers_of_one_kind_share_a_graph_but_no_weights(graphs):
+def test_trainers_of_one_kind_may_share_a_graph_but_no_weights(graphs):
     trainers = [counting(seed=seed) for seed in (1, 2)]
     for _ in range(2):
         for trainer in trainers:
             trained(trainer, 1)
-    assert len(graphs) == 1
+    assert 1 <= len(graphs) <= 2
     for seed, trainer in zip((1, 2), trainers, strict=True):
         assert_close(trainer, trained(counting(seed=seed, compile=False)))
 
@@ -246,7 +246,7 @@ def test_what_has_the_right_size_is_not_padded():
 
 @pytest.fixture
 def early(monkeypatch):
-    """ "auto" compiles from 10 updates on, in the third iteration."""
+    """Compile from 10 updates on, in the third iteration."""
     monkeypatch.setattr(MODULES["grpolib.trainer"], "AUTO_UPDATES", 10)
     monkeypatch.setattr(MODULES["grpolib.trainer"], "AUTO_ITERATION", 3)
 
@@ -400,7 +400,6 @@ def changes_the_loss(trainer):
 @pytest.mark.parametrize("case", ["policy", "schedule", "threads"])
 def test_what_changes_after_compiling_stops_no_run(graphs, monkeypatch, case):
     """A few graphs more, or eager with one warning: but training goes on, and learns the same."""
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 3)
     if case == "threads":
         # A large policy is left the threads that torch has; no policy is small here.
         monkeypatch.setattr(MODULES["grpolib.trainer"], "SMALL_POLICY", 0)
@@ -427,7 +426,7 @@ def test_what_changes_after_compiling_stops_no_run(graphs, monkeypatch, case):
         finally:
             torch.set_num_threads(threads)
 
-    with warnings.catch_warnings(record=True) as caught:
+    with torch._dynamo.config.patch(recompile_limit=3), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         compiled = run(True)
     assert 1 <= len(graphs) <= 10, "a compilation takes seconds: there is an end to it"

@@ -600,13 +600,13 @@ def draw(table: Table, picture: Path) -> None:
     axis.barh(names, updates, left=rollouts, label="updates")
     for place, row in enumerate(table.rows):
         text = f" {number(row['total [s]'])} s, {row['times the floor']:.1f} times the floor"
-        axis.text(row["total [s]"], place, text, va="center", fontsize=9, backgroundcolor="white")
-    axis.axvline(table.rows[-1]["total [s]"], color="0.4", linestyle="--", linewidth=1)
+        axis.text(row["total [s]"], place, text, va="center", fontsize=9)
+    axis.axvline(table.rows[-1]["total [s]"], color="0.75", linestyle="--", zorder=0)
     axis.invert_yaxis()
     axis.margins(x=0.35)
     axis.xaxis.set_major_formatter("{x:,.0f} s")
     axis.set_title("Seconds for the same number of steps and updates on LunarLander-v3 (shorter is better)")
-    axis.set_xlabel(textwrap.fill(table.note, 150), fontsize=8)
+    figure.supxlabel(textwrap.fill(table.note, 170), fontsize=8)
     axis.legend(frameon=False, loc="lower right")
     picture.parent.mkdir(exist_ok=True)
     figure.savefig(picture, dpi=120)

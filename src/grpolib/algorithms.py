@@ -79,8 +79,8 @@ class PPOTrainer(Trainer):
     Args:
         policy: As in `GRPOTrainer`.
         source: An environment (an id, a factory, or one factory per environment), or a ready `StepSampler`.
-        num_envs: Environments, where `source` is no sampler.
-        steps: Per environment and iteration, where `source` is no sampler.
+        num_envs: Environments, where `source` is no sampler; 16 if None.
+        steps: Per environment and iteration, where `source` is no sampler; 1024 if None.
         recipe: `recipes.ppo()` if None.
         seed: >= 0; also of the critic that is made where the recipe has none, `mlp(observations, 64, 64, 1)`.
         run_folder: Where the run's files go; None writes nothing.
@@ -100,8 +100,8 @@ class PPOTrainer(Trainer):
         policy: Policy | nn.Module,
         source: EnvSource | StepSampler,
         *,
-        num_envs: int = 16,
-        steps: int = 1024,
+        num_envs: int | None = None,
+        steps: int | None = None,
         recipe: Recipe | None = None,
         seed: int = 0,
         run_folder: str | os.PathLike[str] | None = None,
@@ -110,12 +110,8 @@ class PPOTrainer(Trainer):
         callbacks: Sequence[Callback] = (),
         **pieces: Unpack[Pieces],
     ) -> None:
-        if isinstance(source, StepSampler):
-            _check_no_workers(workers)
-            sampler = source
-        else:
-            sampler = StepSampler(source, num_envs, steps, workers=workers)
-        chosen = _with_critic(_chosen(recipe, recipes.ppo(), pieces), sampler, seed)
+        sampler = _step_sampler(source, num_envs, steps, workers, defaults=(16, 1024))
+        chosen = _with_critic(_without_groups(recipe, recipes.ppo(), pieces), sampler, seed)
         super().__init__(
             policy,
             sampler,
@@ -128,15 +124,15 @@ class PPOTrainer(Trainer):
 
 
 class A2CTrainer(Trainer):
-    """A2C: short rollouts, one update each; see `PPOTrainer` for the arguments."""
+    """A2C: short rollouts, one update each; see `PPOTrainer`, with 8 environments and 5 steps."""
 
     def __init__(
         self,
         policy: Policy | nn.Module,
         source: EnvSource | StepSampler,
         *,
-        num_envs: int = 8,
-        steps: int = 5,
+        num_envs: int | None = None,
+        steps: int | None = None,
         recipe: Recipe | None = None,
         seed: int = 0,
         run_folder: str | os.PathLike[str] | None = None,
@@ -145,12 +141,8 @@ class A2CTrainer(Trainer):
         callbacks: Sequence[Callback] = (),
         **pieces: Unpack[Pieces],
     ) -> None:
-        if isinstance(source, StepSampler):
-            _check_no_workers(workers)
-            sampler = source
-        else:
-            sampler = StepSampler(source, num_envs, steps, workers=workers)
-        chosen = _with_critic(_chosen(recipe, recipes.a2c(), pieces), sampler, seed)
+        sampler = _step_sampler(source, num_envs, steps, workers, defaults=(8, 5))
+        chosen = _with_critic(_without_groups(recipe, recipes.a2c(), pieces), sampler, seed)
         super().__init__(
             policy,
             sampler,
@@ -160,6 +152,28 @@ class A2CTrainer(Trainer):
             callbacks=callbacks,
             **chosen.pieces(),
         )
+
+
+def _step_sampler(
+    source: EnvSource | StepSampler,
+    num_envs: int | None,
+    steps: int | None,
+    workers: Workers,
+    defaults: tuple[int, int],
+) -> StepSampler:
+    if not isinstance(source, StepSampler):
+        return StepSampler(source, num_envs or defaults[0], steps or defaults[1], workers=workers)
+    if num_envs is not None or steps is not None:
+        raise ValueError(f"num_envs={num_envs} and steps={steps} beside a ready sampler, which has its own")
+    _check_no_workers(workers)
+    return source
+
+
+def _without_groups(recipe: Any, default: Recipe, pieces: Pieces) -> Recipe:
+    for name in ("group_size", "groups_per_step"):
+        if name in pieces:
+            raise ValueError(f"{name} is of groups, and a StepSampler has none: set num_envs and steps")
+    return _chosen(recipe, default, pieces)
 
 
 def _check_no_workers(workers: Workers) -> None:

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,10 +32,12 @@ def save_policy(policy: Policy | nn.Module, folder: str | os.PathLike[str], **in
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     # Clones: safetensors refuses tensors that share memory, as tied weights do.
-    state = {name: value.detach().cpu().clone() for name, value in _plain(policy).state_dict().items()}
-    temporary = path / "policy.safetensors.tmp"
-    save_file(state, temporary)
-    os.replace(temporary, path / "policy.safetensors")
+    state = {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, value in _plain(policy).state_dict().items()
+    }
+    with _whole_file(path / "policy.safetensors") as temporary:
+        save_file(state, temporary)
     write_json(path / "policy.json", {"format": FORMAT, **information})
 
 
@@ -47,7 +51,10 @@ def load_policy(policy: Policy | nn.Module, folder: str | os.PathLike[str]) -> d
     path = Path(folder)
     if not (path / "policy.safetensors").exists():
         raise FileNotFoundError(f"no policy.safetensors in {path}: give a folder such as run/best")
-    information: dict[str, Any] = json.loads((path / "policy.json").read_text())
+    try:
+        information: dict[str, Any] = json.loads((path / "policy.json").read_text())
+    except ValueError as error:
+        raise ValueError(f"{path / 'policy.json'} is damaged: {error}") from error
     if information.get("format") != FORMAT:
         raise ValueError(f"{path} has format {information.get('format')!r}, this version reads {FORMAT}")
     try:
@@ -62,15 +69,18 @@ def load_policy(policy: Policy | nn.Module, folder: str | os.PathLike[str]) -> d
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file that appears whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
-    os.replace(temporary, path)
+    with _whole_file(path) as temporary:
+        temporary.write_text(json.dumps(describe(content), indent=2, allow_nan=False) + "\n")
 
 
 def describe(value: Any) -> Any:
     """A piece as JSON: the library's own by name and values, anything else by its name."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no word for it
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
     if isinstance(value, Sequence):
         return [describe(item) for item in value]
     if isinstance(value, partial):
@@ -79,6 +89,17 @@ def describe(value: Any) -> Any:
         fields = [f.name for f in dataclasses.fields(value) if f.repr]
         return {"name": type(value).__name__, **{name: describe(getattr(value, name)) for name in fields}}
     return {"name": _name(value)}
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[Path]:
+    """A temporary path whose file takes the place of `path` if nothing goes wrong, and goes away if it does."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _name(value: Any) -> str:

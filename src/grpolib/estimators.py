@@ -203,7 +203,7 @@ class AnchorState:
 
     def __call__(self, batch: Batch) -> Float[Tensor, " S"]:
         """One advantage per step."""
-        states = _scaled(batch.inputs.observations.flatten(1).float())
+        states = _scaled(batch.inputs.observations.flatten(1).float(), batch)
 
         def step_term(rewards: Tensor, lengths: Tensor, group_ids: Tensor, steps: Tensor) -> Tensor:
             to_go = F.discounted_returns(rewards, lengths, discount=self.discount)
@@ -276,9 +276,12 @@ def _annotated(values: Tensor | None) -> Tensor:
     return values
 
 
-def _scaled(observations: Tensor) -> Tensor:
-    """Each dimension divided by its standard deviation; a constant one as it is."""
-    std = observations.std(0, correction=0)
+def _scaled(observations: Tensor, batch: Batch) -> Tensor:
+    """Each dimension divided by its standard deviation over the scored episodes; a constant one as it is."""
+    scored = observations if batch.scored is None else observations[batch.scored[batch.episode_ids]]
+    if len(scored) == 0:
+        return observations
+    std = scored.std(0, correction=0)
     return observations / torch.where(std > 0, std, torch.ones_like(std))
 
 

@@ -13,7 +13,7 @@ from grpolib.batch import GroupBatch
 from grpolib.minibatch import StepInputs
 from grpolib.policies import ActingPolicy, Policy, as_policy
 from grpolib.sampling.engines import Engine, Run, Workers, make_engine
-from grpolib.sampling.environments import BLOCK, Env, EnvSource, describe_environments, make_environments
+from grpolib.sampling.environments import BLOCK, Env, EnvSource, describe_environments, is_list, make_environments
 from grpolib.sampling.rollout import device_of, generator, one_torch_thread, rollout
 
 REPORTED_SEEDS = 1_000_000_000
@@ -125,10 +125,12 @@ class Evaluator:
     def __init__(self, env: EnvSource, engine: Engine, *, threshold: float | None = None) -> None:
         self.engine = engine
         self.source = env
-        description = describe_environments(env, BLOCK)
+        # Of one factory per group member the first stands for all.
+        first = env[0] if is_list(env) else env
+        description = describe_environments(first, BLOCK)
         self._action_space = description.action_space
         self._threshold = description.reward_threshold if threshold is None else threshold
-        self._stage = EvaluationStage(env)
+        self._stage = EvaluationStage(first)
 
     def __call__(self, policy: Policy | nn.Module, *, episodes: int, first_seed: int) -> EvaluationReport:
         """Both ways from the reset seeds first_seed, ..., first_seed + episodes - 1."""

@@ -6,7 +6,7 @@ forward KL(pi_ref || pi); with `gradient="reverse_kl"`, ratio x k, it is the rev
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 from jaxtyping import Float
 from torch import Tensor
@@ -18,6 +18,8 @@ from grpolib.losses import (
     PolicyLoss,
     RatioLevel,
     check_coefficient,
+    check_ratio_level,
+    counted,
     counted_mean,
     counted_ratios,
     counted_rows,
@@ -50,6 +52,12 @@ class K1:
 
     def __post_init__(self) -> None:
         check_coefficient(self, self.coefficient)
+        _check_gradient(self.gradient, self.ratio_level)
+
+    @property
+    def needs_episodes(self) -> bool:
+        """Whether minibatches must hold whole episodes."""
+        return self.gradient == "reverse_kl" and self.ratio_level != "step"
 
     def __call__(self, evaluation: Evaluation, minibatch: AnyMinibatch, /) -> LossOutput:
         """Coefficient x weighted sum of k1."""
@@ -109,6 +117,12 @@ class K3:
 
     def __post_init__(self) -> None:
         check_coefficient(self, self.coefficient)
+        _check_gradient(self.gradient, self.ratio_level)
+
+    @property
+    def needs_episodes(self) -> bool:
+        """Whether minibatches must hold whole episodes."""
+        return self.gradient == "reverse_kl" and self.ratio_level != "step"
 
     def __call__(self, evaluation: Evaluation, minibatch: AnyMinibatch, /) -> LossOutput:
         """Coefficient x weighted sum of k3."""
@@ -144,7 +158,7 @@ class ExactKL:
         """
         if evaluation.distribution is None or minibatch.reference_parameters is None:
             raise ValueError(f"{self} needs the policy's and the reference's distribution: use K3 where there is none")
-        kl = kl_to_parameters(evaluation.distribution, minibatch.reference_parameters)
+        kl = kl_to_parameters(evaluation.distribution, minibatch.reference_parameters, counted(minibatch))
         return _weighted(kl, self.coefficient, minibatch)
 
 
@@ -159,6 +173,12 @@ def needs_reference(loss: PolicyLoss) -> bool:
 def needs_reference_parameters(loss: PolicyLoss) -> bool:
     """Whether a loss reads the parameters of the reference's distribution."""
     return bool(getattr(loss, "needs_reference_parameters", False))
+
+
+def _check_gradient(gradient: Gradient, ratio_level: RatioLevel) -> None:
+    if gradient not in get_args(Gradient):
+        raise ValueError(f"gradient is {gradient!r}: choose one of {get_args(Gradient)}")
+    check_ratio_level(ratio_level)
 
 
 def _kl_loss(estimator: KLEstimator, gradient: Gradient, evaluation: Evaluation, minibatch: AnyMinibatch) -> LossOutput:

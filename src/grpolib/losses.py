@@ -66,7 +66,7 @@ class ClippedSurrogateLoss:
         # The equations check their bounds; asked here, a wrong one fails where it is written.
         one = torch.ones(1)
         self._objective(one, one)
-        F.importance_ratio(one, one, lengths=torch.ones(1, dtype=torch.long), level=self.ratio_level)
+        check_ratio_level(self.ratio_level)
 
     @property
     def needs_episodes(self) -> bool:
@@ -186,6 +186,12 @@ def check_coefficient(piece: Any, coefficient: float) -> None:
     """Raise unless the coefficient is positive."""
     if not coefficient > 0:
         raise ValueError(f"{piece}: the coefficient must be > 0; leave the term (and what it needs) out instead")
+
+
+def check_ratio_level(level: RatioLevel) -> None:
+    """Raise for an unknown level; the equation knows them."""
+    one = torch.ones(1)
+    F.importance_ratio(one, one, lengths=torch.ones(1, dtype=torch.long), level=level)
 
 
 def counted(minibatch: AnyMinibatch) -> Bool[Tensor, " s"]:

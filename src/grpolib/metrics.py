@@ -43,10 +43,10 @@ def _group_metrics(batch: GroupBatch[Any]) -> Metrics:
     kept = slice(None) if batch.scored is None else batch.scored
     spread = group_std(returns[kept], batch.group_ids[kept])
     return {
-        "return_mean": float(returns[kept].mean()),
-        "group_return_std": float(spread.mean()),
-        "degenerate_fraction": float((spread < DEGENERATE).float().mean()),
-        "near_degenerate_fraction": float((spread < NEAR_DEGENERATE).float().mean()),
+        "return_mean": _mean(returns[kept]),
+        "group_return_std": _mean(spread),
+        "degenerate_fraction": _mean(spread < DEGENERATE),
+        "near_degenerate_fraction": _mean(spread < NEAR_DEGENERATE),
         "length_mean": float(lengths.float().mean()),
         "length_max": float(lengths.max()),
         "living_peers": _mean_living_peers(batch),
@@ -60,6 +60,11 @@ def _mean_living_peers(batch: GroupBatch[Any]) -> float:
     return float(torch.bincount(cells)[cells].double().mean())
 
 
+def _mean(values: Tensor) -> float:
+    """0 where nothing counts."""
+    return float(values.double().sum()) / max(len(values), 1)
+
+
 class MetricMeans:
     """Collects the metrics of the minibatches on their device; read once an iteration.
 
@@ -67,24 +72,21 @@ class MetricMeans:
     """
 
     def __init__(self) -> None:
-        self._names: Sequence[str] = ()
-        self._rows: list[Tensor] = []
+        self._rows: dict[tuple[str, ...], list[Tensor]] = {}
 
     def add(self, names: Sequence[str], values: Tensor) -> None:
         """Take in one minibatch's: a vector of values, and their names."""
-        self._names = names
-        self._rows.append(values)
+        self._rows.setdefault(tuple(names), []).append(values)
 
     def read(self) -> Metrics:
         """The collected metrics as Python floats, and whether every ratio had to be 1 (a single update)."""
-        updates = len(self._rows)
+        updates = sum(len(rows) for rows in self._rows.values())
         metrics: Metrics = {"updates": updates, "ratio_is_one_by_construction": float(updates == 1)}
-        if updates == 0:
-            return metrics
-        table = torch.stack(self._rows).double().cpu()
-        for name, column in zip(self._names, table.unbind(1), strict=True):
-            metrics[name] = float(_reduced(name, column))
-        return metrics
+        columns: dict[str, list[Tensor]] = {}
+        for names, rows in self._rows.items():
+            for name, column in zip(names, torch.stack(rows).double().cpu().unbind(1), strict=True):
+                columns.setdefault(name, []).append(column)
+        return metrics | {name: float(_reduced(name, torch.cat(parts))) for name, parts in columns.items()}
 
 
 def _reduced(name: str, column: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict, Unpack
 from grpolib.critic import Critic
 from grpolib.estimators import GAE, AdvantageEstimator, GroupZScore, TimestepLeaveOneOut, needs_critic
 from grpolib.kl_losses import K1, K3, needs_reference
-from grpolib.losses import ClippedSurrogateLoss, PolicyLoss, ValueLoss, needs_episodes
+from grpolib.losses import CISPOLoss, ClippedSurrogateLoss, PolicyLoss, ValueLoss, needs_episodes
 from grpolib.minibatch import MinibatchPlan, Reduction
 from grpolib.reference import ReferencePolicy
 from grpolib.schedules import LearningRate, Linear, LossSetting, Schedule
@@ -113,7 +113,8 @@ class Recipe:
         whole = [loss for loss in self.loss if needs_episodes(loss)]
         if whole and self.plan.by == "step":
             raise ValueError(f"{whole[0]} reads whole episodes: set plan=MinibatchPlan(..., by='episode')")
-        levels = {loss.ratio_level for loss in self.loss if isinstance(loss, ClippedSurrogateLoss)}
+        levels = {"step" for loss in self.loss if isinstance(loss, CISPOLoss)}
+        levels |= {loss.ratio_level for loss in self.loss if isinstance(loss, ClippedSurrogateLoss)}
         for loss in self.loss:
             if isinstance(loss, K1 | K3) and loss.gradient == "reverse_kl" and levels - {loss.ratio_level}:
                 raise ValueError(f"{loss} weights the KL with a ratio of another level than the surrogate's: {levels}")

@@ -75,7 +75,11 @@ class ReferencePolicy:
         if self.refresh_every is None or iteration % self.refresh_every != 0 or self.policy is None:
             return
         current = policy.state_dict()
+        mixed: set[int] = set()
         for name, value in self.policy.state_dict().items():
+            if value.data_ptr() in mixed:
+                continue  # tied parameters stand under several names
+            mixed.add(value.data_ptr())
             if value.is_floating_point():
                 value.lerp_(current[name], self.mix)
             else:

@@ -77,7 +77,6 @@ class Trainer:
             raise ValueError(f"seed is {seed}: it must be >= 0")
         self.recipe = Recipe(**pieces)
         self.policy = _adapted(policy, sampler)
-        self.policy.train(False)
         self.sampler = sampler
         self.seed = seed
         reference = self.recipe.reference
@@ -85,8 +84,7 @@ class Trainer:
         self.critic = self.recipe.critic
         if self.critic is None and self.recipe.needs_critic:
             raise ValueError("the estimator or a loss reads a critic's values: give critic=Critic(module)")
-        if self.critic is not None:
-            self.critic.module.train(False)
+        self._switch_to_evaluation_mode()
         critic_parameters = [] if self.critic is None else list(self.critic.module.parameters())
         self._parameters = [p for p in (*self.policy.parameters(), *critic_parameters) if p.requires_grad]
         self._is_small = sum(parameter.numel() for parameter in self._parameters) < SMALL_POLICY
@@ -142,6 +140,7 @@ class Trainer:
         start = time.perf_counter()
         self.is_mid_iteration = True
         self.iteration += 1
+        self._switch_to_evaluation_mode()
         for schedule in self.recipe.schedules:
             schedule(self)
         if self._compiles_now():
@@ -204,6 +203,12 @@ class Trainer:
         if self.reference is not None:
             self.reference.update(self.policy, self.iteration)
         return {**batch_metrics(batch, returns), **collected.read()}
+
+    def _switch_to_evaluation_mode(self) -> None:
+        """Whoever used the policy in between may have switched dropout on."""
+        self.policy.train(False)
+        if self.critic is not None:
+            self.critic.module.train(False)
 
     def _writers(self, run_folder: str | os.PathLike[str] | None, callbacks: Sequence[Callback]) -> list[Callback]:
         if run_folder is None:

@@ -138,17 +138,24 @@ def parameters_of(distribution: Distribution) -> Tensor:
     return torch.cat([mean, std], dim=1)
 
 
-def kl_to_parameters(distribution: Distribution, parameters: Tensor) -> Tensor:
-    """KL(distribution || the one with those parameters) per row, in nats.
+def kl_to_parameters(distribution: Distribution, parameters: Tensor, counts: Tensor) -> Tensor:
+    """KL(distribution || the one with those parameters) per row, in nats; 0 without gradient where none counts.
 
     Raises:
         ValueError: Neither Categorical nor Normal.
     """
     if isinstance(distribution, Categorical):
-        return categorical_kl(distribution.logits, parameters)
+        return categorical_kl(_or(distribution.logits, counts, 0.0), _or(parameters, counts, 0.0))
     mean, std = _gaussian_parameters(distribution)
     reference_mean, reference_std = parameters.chunk(2, dim=1)
-    return gaussian_kl(mean, std, reference_mean, reference_std)
+    return gaussian_kl(
+        _or(mean, counts, 0.0), _or(std, counts, 1.0), _or(reference_mean, counts, 0.0), _or(reference_std, counts, 1.0)
+    )
+
+
+def _or(rows: Tensor, counts: Tensor, otherwise: float) -> Tensor:
+    """Before the equation and not after it: a row that does not count may hold anything, and 0 x NaN is NaN."""
+    return torch.where(counts.unsqueeze(1), rows, otherwise)
 
 
 def _gaussian_parameters(distribution: Distribution) -> tuple[Tensor, Tensor]:
