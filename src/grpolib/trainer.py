@@ -92,6 +92,8 @@ class Trainer:
         self.update = Update(
             self.policy, self.critic, self.recipe.loss, self._parameters, self.optimizer, self.recipe.max_grad_norm
         )
+        if compile not in (True, False, "auto"):
+            raise ValueError(f"compile is {compile!r}: choose True, False or 'auto'")
         if compile is True and rows_to_compile(self.recipe) is None:
             raise ValueError(
                 f"compile=True needs minibatches of one size and losses that stay the same, got {self.recipe.plan} and "

@@ -18,6 +18,8 @@ Gradients: TypeAlias = "list[Tensor | None]"
 Result: TypeAlias = "tuple[Gradients, tuple[str, ...], Tensor]"
 
 GRADIENT_NORM = "grad_norm"
+RECOMPILE_LIMIT = 10_000
+"""Trainers of one process share the compiled code's cache; torch would give up at the ninth."""
 
 
 class Update:
@@ -51,6 +53,7 @@ class Update:
         self._optimizer = optimizer
         self._max_grad_norm = max_grad_norm
         self._run: Callable[[AnyMinibatch], Result] = self._stacked
+        self._compiled: Callable[[AnyMinibatch], Result] = self._stacked
         self._rows: int | None = None
 
     def __call__(self, minibatch: AnyMinibatch, collected: MetricMeans) -> None:
@@ -76,21 +79,23 @@ class Update:
     def compile(self, rows: int) -> None:
         """Compile the gradient for minibatches of `rows` rows at the next call; shorter ones are padded."""
         self._rows = rows
-        self._run = self._first_compiled
+        self._compiled = torch.compile(self._stacked, dynamic=False, fullgraph=True)
+        self._run = self._compiled_or_eager
 
-    def _first_compiled(self, minibatch: AnyMinibatch) -> Result:
-        """Compile, or stay eager and say why in one line."""
-        compiled = torch.compile(self._stacked, dynamic=False, fullgraph=True)
+    def _compiled_or_eager(self, minibatch: AnyMinibatch) -> Result:
+        """Compile where that is still to do, or stay eager from here on and say why in one line."""
         try:
-            with torch._dynamo.config.patch(trace_autograd_ops=True):
-                result = compiled(minibatch)
-            self._run = compiled
-        except Exception as error:  # whatever a compiler or a tracer may raise: eager is always right
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            warnings.warn(f"training goes on uncompiled: {reason}", stacklevel=2)
-            self._run, self._rows = self._stacked, None
-            result = self._stacked(minibatch)
-        return result
+            return self._compiled(minibatch)
+        except Exception:
+            # The first call, or one after something has changed: only tracing needs the settings.
+            try:
+                with torch._dynamo.config.patch(trace_autograd_ops=True, recompile_limit=RECOMPILE_LIMIT):
+                    return self._compiled(minibatch)
+            except Exception as error:  # whatever a compiler or a tracer may raise: eager is always right
+                reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+                warnings.warn(f"training goes on uncompiled: {reason}", stacklevel=2)
+                self._run, self._rows = self._stacked, None
+                return self._stacked(minibatch)
 
     def _stacked(self, minibatch: AnyMinibatch) -> Result:
         """Gradients, and the metrics' names and vector: a single tensor to keep until the iteration's end."""

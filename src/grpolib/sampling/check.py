@@ -117,7 +117,9 @@ def check_group_env(env: EnvSource, *, seed: int = 0, steps: int = 200) -> Group
 
 def _actions(environment: Env, seed: int, steps: int) -> list[Any]:
     environment.action_space.seed(seed)
-    return [environment.action_space.sample() for _ in range(steps)]
+    actions = [environment.action_space.sample() for _ in range(steps)]
+    # A plain int, as the samplers give it: some environments take nothing else.
+    return [action.item() if isinstance(action, np.integer) else action for action in actions]
 
 
 def _played(environment: Env, seed: int, actions: list[Any], *, globals_seed: int) -> Trace:

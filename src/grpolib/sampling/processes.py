@@ -8,7 +8,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -74,6 +75,9 @@ class ProcessEngine:
             self._start()
             self._share(policy)
             return self._run(self._stage_number(stage), jobs, pinned)
+        except (BrokenPipeError, ConnectionError) as error:
+            self.close()
+            raise WorkerError("a worker process is gone, the pool was closed") from error
         except BaseException:
             self.close()
             raise
@@ -151,7 +155,8 @@ class _Worker:
         self.number = number
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,), daemon=True, name=f"grpolib-worker-{number}")
-        self.process.start()
+        with _interrupt_ignored():
+            self.process.start()
         theirs.close()
 
     def receive(self, timeout: float, doing: str) -> Any:
@@ -181,6 +186,19 @@ class _Worker:
         self.process.close()
 
 
+@contextmanager
+def _interrupt_ignored() -> Iterator[None]:
+    """A new process inherits that Ctrl-C is not for it, from its first moment on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 def _check_main_guard() -> None:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError(
@@ -202,6 +220,9 @@ def _serve(connection: Connection) -> None:
         try:
             kind, *content = connection.recv()
         except (EOFError, OSError):
+            for run in runs.values():
+                if hasattr(run, "close"):
+                    run.close()
             return
         try:
             if kind == "policy":
@@ -217,7 +238,8 @@ def _serve(connection: Connection) -> None:
         except (BrokenPipeError, ConnectionError):
             return
         except BaseException:
-            connection.send(("error", traceback.format_exc()))
+            with suppress(BrokenPipeError, ConnectionError):
+                connection.send(("error", traceback.format_exc()))
 
 
 def _leave_with_parent() -> None:
