@@ -110,7 +110,8 @@ def check_group_env(env: EnvSource, *, seed: int = 0, steps: int = 200) -> Group
         starts_are_equal=_starts_equal(one, twin) and _starts_equal(twin, other_globals),
         resets_are_complete=_starts_equal(one, again),
         episodes_are_equal=_equal(one, twin) and _equal(one, again) and _equal(twin, other_globals),
-        has_no_global_randomness=not used_globals and _equal(twin, other_globals),
+        # Where equal globals give unlike episodes too, the randomness is another one.
+        has_no_global_randomness=not used_globals and (_equal(twin, other_globals) or not _equal(one, twin)),
         has_fresh_arrays=not one.reuses_memory,
     )
 
