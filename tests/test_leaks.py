@@ -70,7 +70,7 @@ def ppo(**keywords):
 @pytest.mark.parametrize("make", [grpo, critic_free, ppo])
 def test_the_number_of_tensors_stays_the_same(make, tmp_path):
     measures = Measures(live_tensors, (20, 40, 60))
-    often = EvaluateEvery(200, episodes=1)
+    often = EvaluateEvery(500, episodes=1)
     make(callbacks=[often, measures], run_folder=tmp_path / "run").train(iterations=60)
     assert len(set(measures.found)) == 1, measures.found
 
@@ -134,7 +134,7 @@ def test_workers_leave_no_files_and_no_processes(tmp_path):
         }
 
     measures = Measures(measure, (10, 20, 30))
-    often = EvaluateEvery(200, episodes=1)
+    often = EvaluateEvery(500, episodes=1)
     trainer = grpo(workers=2, callbacks=[often, measures], run_folder=tmp_path / "run")
     with global_generators_untouched():
         trainer.train(iterations=30)

@@ -426,7 +426,7 @@ class Running:
         self.group = self.process.pid
 
     def __enter__(self):
-        self._safety_net = threading.Timer(240, self._kill)
+        self._safety_net = threading.Timer(120, self._kill)
         self._safety_net.start()
         return self
 

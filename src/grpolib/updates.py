@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,7 @@ class Update:
         self._max_grad_norm = max_grad_norm
         self._run: Callable[[AnyMinibatch], Result] = self._stacked
         self._compiled: Callable[[AnyMinibatch], Result] = self._stacked
+        self._traced = False
         self._rows: int | None = None
 
     def __call__(self, minibatch: AnyMinibatch, collected: MetricMeans) -> None:
@@ -80,7 +81,7 @@ class Update:
         """Compile the gradient for minibatches of `rows` rows at the next call; shorter ones are padded."""
         self._rows = rows
         self._compiled = torch.compile(self._stacked, dynamic=False, fullgraph=True)
-        self._run = self._compiled_or_eager
+        self._run, self._traced = self._compiled_or_eager, False
 
     def _compiled_or_eager(self, minibatch: AnyMinibatch) -> Result:
         """Compile where that is still to do, or stay eager from here on and say why in one line."""
@@ -88,11 +89,16 @@ class Update:
             return self._compiled(minibatch)
         except Exception:
             # The first call, or one after something has changed: only tracing needs the settings.
+            settings: dict[str, Any] = {"trace_autograd_ops": True}
+            if not self._traced:
+                settings["recompile_limit"] = RECOMPILE_LIMIT
+            self._traced = True
             try:
-                with torch._dynamo.config.patch(trace_autograd_ops=True, recompile_limit=RECOMPILE_LIMIT):
+                with torch._dynamo.config.patch(settings):
                     return self._compiled(minibatch)
             except Exception as error:  # whatever a compiler or a tracer may raise: eager is always right
-                reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+                cause = getattr(error, "inner_exception", error)
+                reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
                 warnings.warn(f"training goes on uncompiled: {reason}", stacklevel=2)
                 self._run, self._rows = self._stacked, None
                 return self._stacked(minibatch)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -64,6 +65,7 @@ class ProcessEngine:
         self._stages: list[Any] = []
         self._policy: ActingPolicy | None = None
         self._weights: dict[str, Tensor] = {}
+        self._modes: list[bool] = []
 
     def map(self, stage: Any, policy: ActingPolicy, jobs: Sequence[Any], *, pinned: bool = False) -> list[Any]:
         """See `Engine.map`.
@@ -75,9 +77,6 @@ class ProcessEngine:
             self._start()
             self._share(policy)
             return self._run(self._stage_number(stage), jobs, pinned)
-        except (BrokenPipeError, ConnectionError) as error:
-            self.close()
-            raise WorkerError("a worker process is gone, the pool was closed") from error
         except BaseException:
             self.close()
             raise
@@ -103,10 +102,15 @@ class ProcessEngine:
             self._weights = {name: value.detach().cpu().clone().share_memory_() for name, value in state.items()}
             definition = cloudpickle.dumps(copy.deepcopy(policy).cpu())  # type: ignore[attr-defined]
             for worker in self._workers:
-                worker.connection.send(("policy", definition, self._weights))
-            self._policy = policy
+                worker.send(("policy", definition, self._weights))
+            self._policy, self._modes = policy, []
         for name, value in state.items():
             self._weights[name].copy_(value)
+        modes = [module.training for module in policy.modules()]
+        if modes != self._modes:
+            for worker in self._workers:
+                worker.send(("modes", modes))
+            self._modes = modes
 
     def _stage_number(self, stage: Any) -> int:
         for number, known in enumerate(self._stages):
@@ -115,7 +119,7 @@ class ProcessEngine:
         self._stages.append(stage)
         definition = cloudpickle.dumps(stage)
         for worker in self._workers:
-            worker.connection.send(("stage", len(self._stages) - 1, definition))
+            worker.send(("stage", len(self._stages) - 1, definition))
         return len(self._stages) - 1
 
     def _run(self, stage: int, jobs: Sequence[Any], pinned: bool) -> list[Any]:
@@ -131,7 +135,7 @@ class ProcessEngine:
         def give_next(worker: "_Worker") -> None:
             if left[worker.number]:
                 job = left[worker.number].popleft()
-                worker.connection.send(("job", stage, jobs[job]))
+                worker.send(("job", stage, jobs[job]))
                 busy[worker] = (job, time.monotonic() + self._settings.timeout)
 
         for worker in self._workers:
@@ -169,12 +173,23 @@ class _Worker:
         try:
             kind, answer = self.connection.recv()
         except (EOFError, ConnectionError) as error:
-            self.process.join(5)
-            hint = " (does the script start training outside `if __name__ == '__main__':`?)" * (doing == "starting")
-            raise WorkerError(f"{who} died with exit code {self.process.exitcode} while {doing}{hint}") from error
+            raise self._died(doing) from error
         if kind == "error":
             raise WorkerError(f"{who} failed while {doing}:\n{answer}")
         return answer
+
+    def send(self, message: Any) -> None:
+        """Send, or say that there is nobody to send to."""
+        try:
+            self.connection.send(message)
+        except ConnectionError as error:
+            raise self._died("waiting for work") from error
+
+    def _died(self, doing: str) -> WorkerError:
+        self.process.join(5)
+        who = f"worker {self.number} (process {self.process.pid})"
+        hint = " (does the script start training outside `if __name__ == '__main__':`?)" * (doing == "starting")
+        return WorkerError(f"{who} died with exit code {self.process.exitcode} while {doing}{hint}")
 
     def end(self) -> None:
         """Ask it to leave, and make it."""
@@ -188,15 +203,16 @@ class _Worker:
 
 @contextmanager
 def _interrupt_ignored() -> Iterator[None]:
-    """A new process inherits that Ctrl-C is not for it, from its first moment on."""
-    if threading.current_thread() is not threading.main_thread():
+    """A new process inherits that Ctrl-C has to wait, from its first moment on; one for this process waits too."""
+    if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # it would let Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _check_main_guard() -> None:
@@ -210,6 +226,8 @@ def _check_main_guard() -> None:
 def _serve(connection: Connection) -> None:
     """The worker's loop; ends when the parent closes the pipe or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent decides
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     runs: dict[int, Any] = {}
@@ -228,6 +246,9 @@ def _serve(connection: Connection) -> None:
             if kind == "policy":
                 definition, weights = content
                 policy = cloudpickle.loads(definition)
+            elif kind == "modes":
+                for module, training in zip(policy.modules(), content[0], strict=True):
+                    module.training = training
             elif kind == "stage":
                 number, definition = content
                 runs[number] = cloudpickle.loads(definition).build()
