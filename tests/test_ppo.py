@@ -179,6 +179,12 @@ def test_only_a_single_update_makes_every_ratio_one():
         assert row["ratio_min"] < 1.0 < row["ratio_max"]
 
 
+def test_two_updates_are_enough_to_leave_one():
+    recorder = Recorder()
+    small(A2CTrainer, Quitting, callbacks=[recorder], plan=MinibatchPlan(epochs=2, size=None)).train(iterations=1)
+    assert (recorder.rows[0]["updates"], recorder.rows[0]["ratio_is_one_by_construction"]) == (2, 0.0)
+
+
 def test_the_critic_and_the_finished_episodes_are_logged():
     recorder = Recorder()
     small(callbacks=[recorder], env=lambda: Counting(5), steps=12).train(iterations=2)
