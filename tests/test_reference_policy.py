@@ -283,6 +283,25 @@ def test_references_that_cannot_be(arguments, message):
         ReferencePolicy(**arguments)
 
 
+def test_a_given_module_is_adapted_as_the_trained_one_was():
+    module = Constant(2.0, 0.0)
+    batch = batch_of_actions(0, 1, 1)
+    given, adapted = (
+        ReferencePolicy(policy=policy).started_from(policy_of(0.0, 1.0)).annotate(batch).reference_log_probs
+        for policy in (as_policy(module, Discrete(2)), module)
+    )
+    assert torch.equal(given, adapted)
+    torch.testing.assert_close(adapted, torch.tensor([2.0, 0.0]).log_softmax(0)[torch.tensor([0, 1, 1])])
+
+
+def test_a_module_that_nothing_shows_how_to_adapt_is_refused():
+    class Own(nn.Module):
+        def evaluate(self, inputs): ...
+
+    with pytest.raises(TypeError, match=r"is a Constant, which has no evaluate.*as the trained Own is one"):
+        ReferencePolicy(policy=Constant(0.0)).started_from(Own())
+
+
 def test_the_frozen_policy_stays_out_of_its_description():
     text = repr(ReferencePolicy(policy=policy_of(0.0, 1.0)))
     assert "ReferencePolicy(refresh_every=None" in text

@@ -431,6 +431,23 @@ def test_a_gradient_that_is_not_finite_stops_and_leaves_the_policy_as_it_was(val
     assert recorder.calls[-1] == "end"
 
 
+@pytest.mark.parametrize(
+    ("gives", "message"),
+    [
+        (lambda evaluation: evaluation.log_probs.sum(), "gave a Tensor"),
+        (lambda evaluation: (evaluation.log_probs.sum(), {}), "gave a tuple"),
+        (lambda evaluation: None, "gave a NoneType"),
+    ],
+)
+def test_a_loss_that_gives_something_else_is_named_with_what_it_must_give(gives, message):
+    def mine(evaluation, minibatch):
+        return gives(evaluation)
+
+    trainer = trainer_of(Counting, mlp(2, 2), recipe=recipes.critic_free(), loss=[mine], plan=WHOLE)
+    with pytest.raises(TypeError, match=rf"mine.* {message}: return LossOutput\(loss, metrics\)"):
+        trainer.train(iterations=1)
+
+
 def test_an_error_while_sampling_leaves_the_policy_as_it_was():
     trainer = trainer_of(lambda: GivesReward(math.inf), sizes=(2, 2))
     before = parameters_of(trainer.policy)

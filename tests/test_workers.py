@@ -282,7 +282,7 @@ def test_an_error_in_a_worker_is_one_error_here(pool, tmp_path, capfd):
     # One that dies between two calls is found by the next.
     os.kill(fresh[1], signal.SIGKILL)
     assert are_gone(lambda: living(fresh[1:]))
-    with pytest.raises(WorkerError, match=rf"worker 1 \(process {fresh[1]}\) died with exit code -9"):
+    with pytest.raises(WorkerError, match=rf"worker [01] \(process {fresh[1]}\) died with exit code -9"):
         sampled(sampler)
     assert are_gone(lambda: living(fresh))
     assert "Traceback" not in capfd.readouterr().err
@@ -502,7 +502,7 @@ def test_ctrl_c_while_the_workers_start(tmp_path):
         os.killpg(script.group, signal.SIGINT)
         assert_ended_by_ctrl_c(script)
         information, _ = last_policy(script)
-    assert information["iteration"] == 1
+    assert information["iteration"] >= 1  # the first, unless this process had to wait for a core
 
 
 @needs_proc

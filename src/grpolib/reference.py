@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grpolib.batch import GroupBatch
 from grpolib.kl_losses import KLEstimator
 from grpolib.policies import Evaluation, Policy
+from grpolib.policies.adapter import ModulePolicy
 from grpolib.policies.distributions import parameters_of
 
 
@@ -24,7 +25,8 @@ class ReferencePolicy:
             reference. 1 copies.
         penalty: Puts the KL into the reward instead of the loss: fills `penalties` with coefficient x estimate,
             detached.
-        policy: The frozen policy; None takes a copy of the trained one when training starts.
+        policy: The frozen policy, or a module of the kind that the trained one was made of; None takes a copy of
+            the trained one when training starts.
 
     Raises:
         ValueError: refresh_every < 1, or mix outside (0, 1].
@@ -35,7 +37,7 @@ class ReferencePolicy:
     refresh_every: int | None = None
     mix: float = 1.0
     penalty: KLEstimator | None = None
-    policy: Policy | None = dataclasses.field(default=None, repr=False)
+    policy: Policy | nn.Module | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.refresh_every is not None and self.refresh_every < 1:
@@ -44,8 +46,13 @@ class ReferencePolicy:
             raise ValueError(f"mix is {self.mix}: it must lie in (0, 1]; 1 copies the policy")
 
     def started_from(self, policy: Policy) -> "ReferencePolicy":
-        """This reference with a frozen copy of its own; the receiver is not changed."""
-        frozen = copy.deepcopy(policy if self.policy is None else self.policy)
+        """This reference with a frozen copy of its own; the receiver is not changed.
+
+        Raises:
+            TypeError: The reference was given a module that is no `Policy`, and the trained policy is no
+                `ModulePolicy` that could show how to make one of it.
+        """
+        frozen = copy.deepcopy(policy if self.policy is None else _as_policy_like(policy, self.policy))
         frozen.train(False)
         for parameter in frozen.parameters():
             parameter.requires_grad_(False)
@@ -59,7 +66,7 @@ class ReferencePolicy:
             batch: Scored once, before any update.
             with_parameters: Fill `reference_parameters` too, which `ExactKL` reads.
         """
-        if self.policy is None:
+        if not isinstance(self.policy, Policy):
             raise ValueError("the reference has no policy yet: call started_from(policy)")
         evaluation = self.policy.evaluate(batch.inputs)
         return replace(
@@ -72,7 +79,7 @@ class ReferencePolicy:
     @torch.no_grad()
     def update(self, policy: Policy, iteration: int) -> None:
         """Bring in the trained policy when the 1-based `iteration` is a multiple of `refresh_every`."""
-        if self.refresh_every is None or iteration % self.refresh_every != 0 or self.policy is None:
+        if self.refresh_every is None or iteration % self.refresh_every != 0 or not isinstance(self.policy, Policy):
             return
         current = policy.state_dict()
         mixed: set[int] = set()
@@ -91,6 +98,17 @@ class ReferencePolicy:
         penalties = self.penalty.coefficient * self.penalty.estimate(batch.log_probs, log_probs)
         # A step that does not count may hold anything, and has no reward to take from.
         return penalties if batch.counted is None else torch.where(batch.counted, penalties, 0.0)
+
+
+def _as_policy_like(policy: Policy, module: Policy | nn.Module) -> Policy:
+    if isinstance(module, Policy):
+        return module
+    if isinstance(policy, ModulePolicy):
+        return ModulePolicy(module, policy.action_space)
+    raise TypeError(
+        f"the reference's policy is a {type(module).__name__}, which has no evaluate(inputs): wrap it in a Policy, as "
+        f"the trained {type(policy).__name__} is one"
+    )
 
 
 def _parameters(evaluation: Evaluation) -> Tensor:

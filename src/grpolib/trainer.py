@@ -52,7 +52,8 @@ class Trainer:
         compile: Compile the update (10 to 30 s, needs a C++ compiler), from the first iteration; "auto": from the
             tenth, where a run of `total_steps` is long enough to pay for it. Results differ by rounding.
         callbacks: Called in this order, after the progress bar (on a terminal) and before what a run_folder
-            brings: its files, and `EvaluateEvery()` where there is none among the callbacks.
+            brings: its files, and `EvaluateEvery()` where there is none among the callbacks; `on_train_end` in the
+            reverse order, so that what was opened last is closed first.
         pieces: The fields of `Recipe`, by keyword.
 
     Raises:
@@ -99,7 +100,7 @@ class Trainer:
                 f"compile=True needs minibatches of one size and losses that stay the same, got {self.recipe.plan} and "
                 f"schedules {self.recipe.schedules}: set compile=False"
             )
-        self._compile = compile if rows_to_compile(self.recipe) else False
+        self._compile: bool | Literal["auto"] = compile if rows_to_compile(self.recipe) else False
         self._evaluator: Evaluator | None = None
         self.iteration = 0
         self.num_steps = 0

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from grpolib.critic import Critic
-from grpolib.losses import AnyMinibatch, PolicyLoss, counted_mean
+from grpolib.losses import AnyMinibatch, LossOutput, PolicyLoss, counted_mean
 from grpolib.metrics import MetricMeans
 from grpolib.policies import Policy
 
@@ -55,7 +55,7 @@ class Update:
         self._run: Callable[[AnyMinibatch], Result] = self._stacked
         self._compiled: Callable[[AnyMinibatch], Result] = self._stacked
         self._traced = False
-        self._rows: int | None = None
+        self._rows = 0
 
     def __call__(self, minibatch: AnyMinibatch, collected: MetricMeans) -> None:
         """One step.
@@ -63,8 +63,6 @@ class Update:
         Raises:
             FloatingPointError: The gradient is not finite; nothing was changed.
         """
-        if self._rows is not None:
-            minibatch = padded(minibatch, self._rows)
         gradients, names, metrics = self._run(minibatch)
         norm = float(metrics[names.index(GRADIENT_NORM)])
         if not math.isfinite(norm):
@@ -85,8 +83,9 @@ class Update:
 
     def _compiled_or_eager(self, minibatch: AnyMinibatch) -> Result:
         """Compile where that is still to do, or stay eager from here on and say why in one line."""
+        full = padded(minibatch, self._rows)
         try:
-            return self._compiled(minibatch)
+            return self._compiled(full)
         except Exception:
             # The first call, or one after something has changed: only tracing needs the settings.
             settings: dict[str, Any] = {"trace_autograd_ops": True}
@@ -95,12 +94,12 @@ class Update:
             self._traced = True
             try:
                 with torch._dynamo.config.patch(settings):
-                    return self._compiled(minibatch)
+                    return self._compiled(full)
             except Exception as error:  # whatever a compiler or a tracer may raise: eager is always right
                 cause = getattr(error, "inner_exception", error)
                 reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
                 warnings.warn(f"training goes on uncompiled: {reason}", stacklevel=2)
-                self._run, self._rows = self._stacked, None
+                self._run = self._stacked
                 return self._stacked(minibatch)
 
     def _stacked(self, minibatch: AnyMinibatch) -> Result:
@@ -113,7 +112,7 @@ class Update:
         evaluation = self._policy.evaluate(minibatch.inputs)
         if self._critic is not None:
             evaluation = replace(evaluation, values=self._critic(minibatch.inputs))
-        outputs = [loss(evaluation, minibatch) for loss in self.losses]
+        outputs = [_checked(loss(evaluation, minibatch), loss) for loss in self.losses]
         loss = torch.stack([output.loss for output in outputs]).sum()
         gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         norm = nn.utils.get_total_norm([gradient for gradient in gradients if gradient is not None])
@@ -123,6 +122,15 @@ class Update:
             for name, value in output.metrics.items():
                 metrics[f"{name}_{number}" if name in metrics else name] = value
         return [None if gradient is None else gradient * scale for gradient in gradients], metrics
+
+
+def _checked(output: Any, loss: PolicyLoss) -> LossOutput:
+    if isinstance(output, LossOutput):
+        return output
+    raise TypeError(
+        f"{loss} gave a {type(output).__name__}: return LossOutput(loss, metrics), where loss is a scalar, "
+        "(per step x weights).sum()"
+    )
 
 
 def padded(minibatch: AnyMinibatch, size: int) -> AnyMinibatch:

@@ -24,6 +24,8 @@ from grpolib.policies import ActingPolicy
 
 STARTING = 120.0
 """Seconds that a new process may take to import what it needs."""
+LEAVING = 1.0
+"""Seconds that processes have to close their environments."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class ProcessEngine:
     """Runs jobs in spawned processes, each with a copy of the policy; see `Engine`.
 
     Stages and policies travel by cloudpickle, so lambdas and local classes will do. Weights lie in shared
-    memory; a call copies them there once. A worker that raises, hangs or dies closes the pool with one error.
+    memory; a call copies them there once. Of what may change in a policy, parameters, buffers and
+    train() / eval() are followed; a plain attribute stays as it was when the policy was first sent. A worker
+    that raises, hangs or dies closes the pool with one error.
     """
 
     def __init__(self, settings: WorkerProcesses) -> None:
@@ -86,7 +90,10 @@ class ProcessEngine:
         workers, self._workers = self._workers, []
         self._stages, self._policy, self._weights = [], None, {}
         for worker in workers:
-            worker.end()
+            worker.connection.close()
+        deadline = time.monotonic() + LEAVING
+        for worker in workers:
+            worker.end(deadline - time.monotonic())
 
     def _start(self) -> None:
         if not self._workers:
@@ -191,10 +198,9 @@ class _Worker:
         hint = " (does the script start training outside `if __name__ == '__main__':`?)" * (doing == "starting")
         return WorkerError(f"{who} died with exit code {self.process.exitcode} while {doing}{hint}")
 
-    def end(self) -> None:
-        """Ask it to leave, and make it."""
-        self.connection.close()
-        self.process.join(1)
+    def end(self, timeout: float) -> None:
+        """Wait until it has left, which a closed connection asks for, or make it."""
+        self.process.join(max(0.0, timeout))
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
