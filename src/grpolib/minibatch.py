@@ -12,6 +12,8 @@ from grpolib.functional import episode_ids
 
 Rows: TypeAlias = Tensor | slice
 """Which rows: their numbers, or a range."""
+GATHERED = 64
+"""Minibatches gathered at once: several times cheaper than one by one, and no second copy of the batch."""
 Reduction = Literal["episode_mean", "step_mean", "constant"]
 
 
@@ -197,12 +199,16 @@ def minibatches_of_steps(
     size = min(plan.size or num_steps, num_steps)
     for _ in range(plan.epochs):
         order = torch.randperm(num_steps, generator=rng).to(whole.weights.device)
-        # One gather an epoch and views of it are several times cheaper than a gather a minibatch.
-        shuffled = whole.select(order, inputs=whole.inputs.select_steps(order), weights=whole.weights[order])
-        for start in range(0, num_steps, size):
-            rows = slice(start, min(start + size, num_steps))
-            weights = shuffled.weights[rows] * (num_steps / (rows.stop - start))
-            yield shuffled.select(rows, inputs=shuffled.inputs.select_steps(rows), weights=weights)
+        for rows in order.split(size * GATHERED):
+            block = whole.select(rows, inputs=whole.inputs.select_steps(rows), weights=whole.weights[rows])
+            yield from _slices(block, size, num_steps)
+
+
+def _slices(block: Minibatch[InputsT], size: int, num_steps: int) -> Iterator[Minibatch[InputsT]]:
+    for start in range(0, len(block.weights), size):
+        rows = slice(start, min(start + size, len(block.weights)))
+        weights = block.weights[rows] * (num_steps / (rows.stop - start))
+        yield block.select(rows, inputs=block.inputs.select_steps(rows), weights=weights)
 
 
 def select_rows(values: Tensor | None, rows: Rows) -> Tensor | None:

@@ -221,8 +221,9 @@ def _minus_others_at_same_time(
     horizon = longest(lengths)
     cells = repeat_on_steps(groups.ids, lengths) * horizon + timesteps(lengths)
     num_cells = len(groups.labels) * horizon
-    alone = segment_counts(cells, num_cells)[cells] == 1
+    alone = (segment_counts(cells, num_cells) == 1)[cells]
     at_same_time = _minus_mean_of_others(to_go, cells, num_cells)
+    del cells
     return torch.where(alone, _minus_all_steps_of_others(to_go, lengths, groups), at_same_time)
 
 
@@ -231,8 +232,10 @@ def _minus_mean_of_others(
 ) -> Float[Tensor, " N"]:
     """Return each value minus the mean of the rest of its segment; 0 among equals, NaN where alone."""
     above = above_segment_minimum(values, ids, num_segments)
-    others = segment_counts(ids, num_segments)[ids] - 1
-    return above - (segment_sums(above, ids, num_segments)[ids] - above) / others
+    others = (segment_counts(ids, num_segments) - 1)[ids]
+    # In place: a batch of any size costs a few temporaries less.
+    means_of_others = segment_sums(above, ids, num_segments)[ids].sub_(above).div_(others)
+    return above.sub_(means_of_others)
 
 
 def _minus_all_steps_of_others(

@@ -94,8 +94,7 @@ def member_of(row: int, ids: Int[Tensor, " N"]) -> int:
 
 def segment_counts(ids: Int[Tensor, " N"], num_segments: int) -> Int[Tensor, " M"]:
     """Count the rows of each segment."""
-    counts = torch.zeros(num_segments, dtype=torch.long, device=ids.device)
-    return counts.index_add(0, ids, torch.ones_like(ids, dtype=torch.long))
+    return torch.bincount(ids, minlength=num_segments)
 
 
 def segment_sums(values: Shaped[Tensor, " N"], ids: Int[Tensor, " N"], num_segments: int) -> Float[Tensor, " M"]:
@@ -139,7 +138,7 @@ def above_segment_minimum(
     Every statistic starts here: the mean of k equal floats need not be that float, that of k zeros is zero.
     """
     values = values.double()
-    return values - segment_minima(values, ids, num_segments)[ids]
+    return segment_minima(values, ids, num_segments)[ids].neg_().add_(values)
 
 
 def segment_deviations(values: Float[Tensor, " N"], ids: Int[Tensor, " N"], num_segments: int) -> Float[Tensor, " N"]:
