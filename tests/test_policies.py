@@ -97,7 +97,7 @@ def test_a_forbidden_action_is_never_drawn(place):
     ],
 )
 def test_the_smallest_and_the_largest_draw_are_allowed_actions(monkeypatch, probabilities, smallest, largest):
-    draws = torch.tensor([0.0, 1 - 2**-24])  # what torch.rand can give at the ends, in float32
+    draws = torch.tensor([[0.0], [1 - 2**-24]])  # what torch.rand can give at the ends, in float32
     monkeypatch.setattr(torch, "rand", lambda *arguments, **keywords: draws)
     distribution = Categorical(probs=torch.tensor([probabilities, probabilities]))
     assert distributions.sample(distribution, rng()).tolist() == [smallest, largest]

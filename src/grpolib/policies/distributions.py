@@ -17,7 +17,20 @@ from grpolib.functional import categorical_kl, gaussian_kl
 
 
 class LeanCategorical(Categorical):
-    """A `Categorical` whose log-probabilities are a plain gather: broadcasting costs more than the arithmetic."""
+    """A `Categorical` of few operations: on small networks they cost more than the arithmetic.
+
+    `logits` are normalised in one step, `probs` are their exponentials, a log-probability is a plain gather.
+    """
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = self._param = logits.log_softmax(-1)
+        self._num_events = logits.shape[-1]
+        Distribution.__init__(self, logits.shape[:-1], validate_args=False)
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities, [n, A]."""
+        return self.logits.exp()
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log pi(a), [n], for actions [n]."""
@@ -79,7 +92,7 @@ def _categorical(output: Any, space: Discrete) -> Distribution:
             f"the policy gave {_describe(output)} for {space}: expected logits of shape [n, {space.n}] or a "
             "torch.distributions.Distribution"
         )
-    return LeanCategorical(logits=output, validate_args=False)
+    return LeanCategorical(output)
 
 
 def _gaussian(output: Any, space: Box) -> Distribution:
@@ -113,11 +126,10 @@ def _mean_and_log_std(output: Any, dimensions: int) -> tuple[Tensor, Tensor] | N
 
 def _inverse_cdf(probs: Tensor, rng: torch.Generator) -> Tensor:
     cdf = probs.cumsum(-1)
-    draws = torch.rand(probs.shape[:-1], generator=rng, dtype=probs.dtype).to(probs.device)
+    draws = torch.rand((*probs.shape[:-1], 1), generator=rng, dtype=probs.dtype).to(probs.device)
     # Strictly below the last entry and to the right of equal ones: an action of probability 0 is never drawn.
-    drawn = torch.searchsorted(cdf, (draws * cdf[..., -1]).unsqueeze(-1), right=True).squeeze(-1)
-    # A NaN finds no place; its log-probability tells, so it must not fail here first.
-    return drawn.clamp(max=probs.shape[-1] - 1)
+    # Nothing compares with a NaN, so it draws action 0; the log-probability tells.
+    return (cdf <= draws * cdf[..., -1:]).sum(-1)
 
 
 def _describe(output: Any) -> str:

@@ -35,7 +35,7 @@ class Lanes:
         self._shape = tuple(space.shape or ())
         self.observations = np.zeros((len(environments), *self._shape), dtype=observation_dtype(space))
         self.seeds = [0] * len(environments)
-        self.times = np.zeros(len(environments), dtype=np.int64)
+        self.times = [0] * len(environments)
 
     def reset(self, member: int, seed: int) -> None:
         """Start an episode."""
@@ -47,20 +47,20 @@ class Lanes:
 
     def step(self, members: Sequence[int], actions: Sequence[Any]) -> Outcome:
         """Take one action each in some of the environments."""
-        rewards = np.empty(len(members))
-        ends, cuts = [], []
-        for row, member in enumerate(members):
-            observation, reward, terminated, truncated, _ = self.environments[member].step(actions[row])
-            rewards[row] = self._number(reward, member)
+        rewards, ends, cuts = [], [], []
+        for member, action in zip(members, actions, strict=True):
+            observation, reward, terminated, truncated, _ = self.environments[member].step(action)
+            rewards.append(self._number(reward, member))
             self._keep(observation, member)
             ends.append(bool(terminated))
             cuts.append(bool(truncated))
         with np.errstate(over="ignore", invalid="ignore"):
-            stored = rewards.astype(np.float32)
+            stored = np.array(rewards).astype(np.float32)
             # Finite sums have finite terms; one that overflowed is looked into.
             if not math.isfinite(stored.sum() + self.observations.sum()):
                 self._check_finite(members, stored)
-        self.times[members] += 1
+        for member in members:
+            self.times[member] += 1
         return Outcome(stored, ends, cuts)
 
     def _number(self, reward: Any, member: int) -> float:
@@ -77,7 +77,7 @@ class Lanes:
                 f"{self._where(member)} gave an observation of shape {array.shape}, its observation space says "
                 f"{self._shape}"
             )
-        if array.dtype == self.observations.dtype:
+        if array.dtype is self.observations.dtype:
             self.observations[member] = array
         else:
             with np.errstate(over="ignore"):  # what float32 cannot hold is found as infinite
@@ -96,5 +96,5 @@ class Lanes:
     def _where(self, member: int) -> str:
         return (
             f"{environment_name(self.environments[member])}, reset seed {self.seeds[member]}, "
-            f"step {int(self.times[member])}"
+            f"step {self.times[member]}"
         )

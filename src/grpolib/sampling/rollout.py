@@ -49,7 +49,7 @@ def rollout(
     alive = list(range(len(environments)))
     members, observations, actions, log_probs, rewards = [], [], [], [], []
     while alive:
-        observation = torch.from_numpy(lanes.observations[alive])
+        observation = torch.from_numpy(lanes.observations.take(alive, axis=0))
         action = policy.act(observation.to(device), rng, deterministic=deterministic)
         check_log_probs(action, policy)
         outcome = lanes.step(alive, environment_actions(action.actions, space))

@@ -160,7 +160,7 @@ class _Block:
                 self._reset(member, resets)
             self._started = True
         device, space = device_of(policy), self.environments[0].action_space
-        first_times = self._lanes.times.copy()
+        first_times = list(self._lanes.times)
         ends: list[list[_End]] = [[] for _ in everyone]
         finished: list[tuple[float, int]] = []
         observations, actions, log_probs, rewards = [], [], [], []
@@ -177,7 +177,7 @@ class _Block:
             for member in everyone:
                 if outcome.terminated[member] or outcome.truncated[member]:
                     ends[member].append(self._end(step, member, outcome.terminated[member]))
-                    finished.append((float(self._totals[member]), int(self._lanes.times[member])))
+                    finished.append((float(self._totals[member]), self._lanes.times[member]))
                     self._reset(member, resets)
         for member in everyone:
             if not ends[member] or ends[member][-1].step < steps - 1:
@@ -206,7 +206,7 @@ def _as_segments(
     log_probs: list[torch.Tensor],
     rewards: list[NDArray[np.float32]],
     segments: list[list[_End]],
-    first_times: NDArray[np.int64],
+    first_times: Sequence[int],
 ) -> GroupBatch[StepInputs]:
     """Rows that were collected step by step, sorted by environment and cut where episodes ended."""
     ends = [end for member in segments for end in member]
