@@ -1,0 +1,6 @@
+"""Verifiable rewards: functions of completions whose value a program can check, and nobody has to learn."""
+
+from grpolib.text.rewards.protocol import Reward as Reward
+from grpolib.text.rewards.protocol import Scores as Scores
+from grpolib.text.rewards.protocol import reward_name as reward_name
+from grpolib.text.rewards.scoring import score as score
