@@ -1,5 +1,7 @@
 """Verifiable rewards: functions of completions whose value a program can check, and nobody has to learn."""
 
+from grpolib.text.rewards.exact import ExactMatch as ExactMatch
+from grpolib.text.rewards.exact import exact_match as exact_match
 from grpolib.text.rewards.protocol import Reward as Reward
 from grpolib.text.rewards.protocol import Scores as Scores
 from grpolib.text.rewards.protocol import reward_name as reward_name
