@@ -5,6 +5,8 @@ from grpolib.text.rewards.exact import exact_match as exact_match
 from grpolib.text.rewards.length import SoftOverlong as SoftOverlong
 from grpolib.text.rewards.limits import Limits as Limits
 from grpolib.text.rewards.numeric import NumberEquals as NumberEquals
+from grpolib.text.rewards.programs import LimitedPython as LimitedPython
+from grpolib.text.rewards.programs import RunProgram as RunProgram
 from grpolib.text.rewards.protocol import Reward as Reward
 from grpolib.text.rewards.protocol import Scores as Scores
 from grpolib.text.rewards.protocol import reward_name as reward_name
