@@ -46,12 +46,18 @@ def _awaited(values: Awaitable[Any]) -> Any:
     async def finish() -> Any:
         return await values
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _loop_runs():
         return asyncio.run(finish())
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, finish()).result()
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def checked(name: str, values: Any, count: int) -> Scores:
