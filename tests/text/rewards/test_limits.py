@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from grpolib.text.rewards import Limits
+from grpolib.text.rewards import Limits, limits
 from grpolib.text.rewards.limits import TRANSIENT_USERS, transient_user
 
 
@@ -33,8 +33,30 @@ def test_no_core_is_dumped():
     assert Limits().resources()["RLIMIT_CORE"] == 0
 
 
-def test_root_lends_a_user_id_and_nobody_else_does(monkeypatch):
+@pytest.fixture
+def root(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert all(transient_user() in TRANSIENT_USERS for _ in range(100))
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize(("reads_all", "readable", "lends"), [(1, 0, 1), (0, 1, 1), (0, 0, 0)])
+def test_root_lends_a_user_id_that_can_read_the_interpreter(monkeypatch, reads_all, readable, lends):
+    monkeypatch.setattr(limits, "_may_read_everything", lambda: bool(reads_all))
+    monkeypatch.setattr(limits, "_everyone_may_read", lambda file: bool(readable))
+    assert {transient_user() in TRANSIENT_USERS for _ in range(100)} == {bool(lends)}
+
+
+def test_nobody_else_lends_one(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert transient_user() is None
+
+
+def test_what_everyone_may_read(tmp_path):
+    file = tmp_path / "file"
+    file.touch(mode=0o644)
+    assert limits._everyone_may_read("/etc/passwd")
+    file.chmod(0o600)
+    assert not limits._everyone_may_read(str(file))
+    file.chmod(0o644)
+    tmp_path.chmod(0o700)
+    assert not limits._everyone_may_read(str(file))

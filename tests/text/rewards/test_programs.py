@@ -192,7 +192,7 @@ def test_processes_that_the_system_does_not_limit_are_an_error(tmp_path):
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\necho processes\n")
     fake.chmod(0o755)
-    with pytest.raises(RuntimeError, match=r"does not keep code from starting processes.*Limits\(processes=None\)"):
+    with pytest.raises(RuntimeError, match=r"nothing keeps code from starting processes.*Limits\(processes=None\)"):
         LimitedPython(Limits(seconds=1.0), [str(fake)])("print(1)", "")
     assert LimitedPython(Limits(seconds=1.0, processes=None), [str(fake)])("print(1)", "") == "processes\n"
 

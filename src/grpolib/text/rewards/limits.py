@@ -4,6 +4,7 @@ import json
 import math
 import os
 import secrets
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ ISOLATED = (sys.executable, "-I", "-S", "-B", "-X", "utf8")
 
 TRANSIENT_USERS = range(61184, 65520)
 """User ids that belong to nobody; systemd gives them to services while they run."""
+
+READ_EVERYTHING = 2
+"""Number of the capability CAP_DAC_READ_SEARCH."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +43,8 @@ class Limits:
     def __post_init__(self) -> None:
         if not 0 < self.seconds < math.inf:
             raise ValueError(f"{self}: seconds must be > 0 and finite")
-        if min(self.memory or 1, self.file_size + 1, (self.processes or 0) + 1, self.open_files) < 1:
+        counts = (self.memory, self.file_size, self.processes, self.open_files)
+        if any(count is not None and count < 0 for count in counts):
             raise ValueError(f"{self}: limits are not negative; None stands for no limit of memory or processes")
 
     def resources(self) -> dict[str, int]:
@@ -61,5 +66,24 @@ def limited(command: tuple[str, ...], resources: dict[str, int], user: int | Non
 
 
 def transient_user() -> int | None:
-    """A user id for one process, where this process is root's: the kernel counts no processes of root's. Else None."""
-    return secrets.choice(TRANSIENT_USERS) if hasattr(os, "geteuid") and os.geteuid() == 0 else None
+    """A user id for one process where this process is root's, of whose processes the kernel counts none; else None.
+
+    None also where another user could not read the interpreter.
+    """
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return None
+    readable = _may_read_everything() or all(map(_everyone_may_read, (sys.executable, os.__file__, __file__)))
+    return secrets.choice(TRANSIENT_USERS) if readable else None
+
+
+def _may_read_everything() -> bool:
+    """Whether Linux lets this process pass on that right; containers often have none of it."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    permitted = next((int(line.split()[1], 16) for line in lines if line.startswith("CapPrm:")), 0)
+    return bool(permitted & 1 << READ_EVERYTHING)
+
+
+def _everyone_may_read(file: str) -> bool:
+    path = Path(file).resolve()
+    return bool(path.stat().st_mode & stat.S_IROTH) and all(p.stat().st_mode & stat.S_IXOTH for p in path.parents)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 from grpolib.text.rewards.limits import ISOLATED, Limits
@@ -64,7 +64,8 @@ def _run(limits: Limits, interpreter: tuple[str, ...], program: str, stdin: str)
 
 @functools.cache
 def _check(limits: Limits, interpreter: tuple[str, ...]) -> None:
-    canary = _run(limits, interpreter, CANARY, "")
+    unhurried = replace(limits, seconds=60.0)  # a busy machine is no reason to give up
+    canary = _run(unhurried, interpreter, CANARY, "")
     if canary.exit_code != 0:
         raise RuntimeError(
             f"{interpreter[0]} runs nothing within {limits} (exit code {canary.exit_code}): {canary.errors[-500:]!r}; "
@@ -72,6 +73,7 @@ def _check(limits: Limits, interpreter: tuple[str, ...]) -> None:
         )
     if limits.processes == 0 and canary.output.strip() != "no processes":
         raise RuntimeError(
-            "this system does not keep code from starting processes (root without the right to change its user?): "
-            "run as another user, allow it with Limits(processes=None), or give run=, a sandbox of your own"
+            "nothing keeps code from starting processes: the kernel counts none of root's, and no other user id could "
+            "be lent to it (no right to change users, or an interpreter that root alone may read): run as another "
+            "user, allow processes with Limits(processes=None), or give run=, a sandbox of your own"
         )

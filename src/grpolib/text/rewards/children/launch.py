@@ -15,19 +15,28 @@ VERSION_3 = 0x20080522
 
 
 def become(user: int) -> None:
-    """Another user than root, who may still read what root may: the interpreter may lie in root's home.
+    """Another user than root, with no rights but to read what root may: the interpreter may lie in root's home.
 
-    Reading is all that is left: no writing to root's files, no signals to root's processes.
+    So no writing to root's files, and no signals to root's processes.
     """
-    kernel = ctypes.CDLL(None, use_errno=True)
-    check(kernel.prctl(KEEP_CAPABILITIES, 1, 0, 0, 0))
+    kernel = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+    if kernel:
+        check(kernel.prctl(KEEP_CAPABILITIES, 1, 0, 0, 0))
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
-    bit = 1 << READ_EVERYTHING
-    header = (ctypes.c_uint32 * 2)(VERSION_3, 0)
-    check(kernel.capset(header, (ctypes.c_uint32 * 6)(bit, bit, bit, 0, 0, 0)))
-    check(kernel.prctl(AMBIENT, RAISE, READ_EVERYTHING, 0, 0))
+    if kernel:
+        keep_reading(kernel)
+
+
+def keep_reading(kernel: ctypes.CDLL) -> None:
+    """Give up every capability but that one, which may not be there either, and hand it to the command."""
+    header, sets = (ctypes.c_uint32 * 2)(VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    check(kernel.capget(header, sets))
+    bit = sets[1] & 1 << READ_EVERYTHING  # of effective, permitted, inheritable
+    check(kernel.capset(header, (ctypes.c_uint32 * 6)(bit, bit, bit)))
+    if bit:
+        check(kernel.prctl(AMBIENT, RAISE, READ_EVERYTHING, 0, 0))
 
 
 def check(result: int) -> None:
