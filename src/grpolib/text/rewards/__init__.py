@@ -2,6 +2,8 @@
 
 from grpolib.text.rewards.exact import ExactMatch as ExactMatch
 from grpolib.text.rewards.exact import exact_match as exact_match
+from grpolib.text.rewards.formats import FullMatch as FullMatch
+from grpolib.text.rewards.formats import ThinkAnswer as ThinkAnswer
 from grpolib.text.rewards.length import SoftOverlong as SoftOverlong
 from grpolib.text.rewards.limits import Limits as Limits
 from grpolib.text.rewards.numeric import NumberEquals as NumberEquals
