@@ -8,6 +8,7 @@ from grpolib.text.rewards.formats import ThinkAnswer as ThinkAnswer
 from grpolib.text.rewards.length import SoftOverlong as SoftOverlong
 from grpolib.text.rewards.limits import Limits as Limits
 from grpolib.text.rewards.numeric import NumberEquals as NumberEquals
+from grpolib.text.rewards.program_output import ProgramOutput as ProgramOutput
 from grpolib.text.rewards.programs import LimitedPython as LimitedPython
 from grpolib.text.rewards.programs import RunProgram as RunProgram
 from grpolib.text.rewards.protocol import Reward as Reward
