@@ -16,5 +16,6 @@ from grpolib.text.rewards.protocol import Scores as Scores
 from grpolib.text.rewards.protocol import reward_name as reward_name
 from grpolib.text.rewards.python_tests import PythonTests as PythonTests
 from grpolib.text.rewards.scoring import score as score
+from grpolib.text.rewards.sql import SQLResult as SQLResult
 from grpolib.text.rewards.weighted import Weighted as Weighted
 from grpolib.text.rewards.weighted import score_parts as score_parts
