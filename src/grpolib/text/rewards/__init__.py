@@ -1,5 +1,6 @@
 """Verifiable rewards: functions of completions whose value a program can check, and nobody has to learn."""
 
+from grpolib.text.rewards.checker import Checker as Checker
 from grpolib.text.rewards.equivalence import MathEquivalence as MathEquivalence
 from grpolib.text.rewards.exact import ExactMatch as ExactMatch
 from grpolib.text.rewards.exact import exact_match as exact_match
