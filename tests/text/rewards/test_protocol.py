@@ -1,6 +1,7 @@
 import functools
 
-from grpolib.text.rewards import ExactMatch, Reward, exact_match, reward_name
+from grpolib.text.rewards import ExactMatch, Reward, exact_match
+from grpolib.text.rewards.protocol import reward_name
 
 
 def test_functions_and_objects_are_rewards():

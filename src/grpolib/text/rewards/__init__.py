@@ -14,7 +14,6 @@ from grpolib.text.rewards.programs import LimitedPython as LimitedPython
 from grpolib.text.rewards.programs import RunProgram as RunProgram
 from grpolib.text.rewards.protocol import Reward as Reward
 from grpolib.text.rewards.protocol import Scores as Scores
-from grpolib.text.rewards.protocol import reward_name as reward_name
 from grpolib.text.rewards.python_tests import PythonTests as PythonTests
 from grpolib.text.rewards.reasoning_tasks import ReasoningGym as ReasoningGym
 from grpolib.text.rewards.scoring import score as score
