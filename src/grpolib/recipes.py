@@ -24,6 +24,9 @@ OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Opt
 ADAM: OptimizerFactory = partial(torch.optim.Adam, lr=3e-4, eps=1e-5, fused=True)
 """The published optimizer; fused takes one kernel instead of a dozen, also on a CPU."""
 
+TEXT_ADAM: OptimizerFactory = partial(torch.optim.Adam, lr=1e-6, eps=1e-5, fused=True)
+"""The same at the learning rate of a language model."""
+
 
 class Pieces(TypedDict, total=False):
     """The fields of `Recipe`, as keywords."""
@@ -163,6 +166,21 @@ def grpo() -> Recipe:
 def critic_free() -> Recipe:
     """GRPO for dense rewards: a leave-one-out baseline per time step, every step weighted the same, no KL."""
     return Recipe(advantages=TimestepLeaveOneOut(discount=0.99), reduction="step_mean")
+
+
+def text_grpo() -> Recipe:
+    """GRPO for language models: as `grpo()`, with the model itself as it was as the reference, and one update a step.
+
+    A ratio is then 1 by construction, and the clip binds nothing; more epochs make use of it.
+
+    Source: DeepSeekMath (arXiv:2402.03300) section 4.1 and its training settings.
+    """
+    return grpo().replaced(
+        reference=ReferencePolicy(),
+        plan=MinibatchPlan(epochs=1, size=None, by="episode"),
+        optimizer=TEXT_ADAM,
+        max_grad_norm=1.0,
+    )
 
 
 def ppo(total_steps: int | None = None) -> Recipe:

@@ -217,7 +217,8 @@ class Trainer:
             return []
         folder = RunFolder(run_folder, self._config())
         evaluates = any(isinstance(callback, EvaluateEvery) for callback in callbacks)
-        return [folder] if evaluates else [folder, EvaluateEvery()]
+        in_environments = hasattr(self.sampler, "source")
+        return [folder, EvaluateEvery()] if in_environments and not evaluates else [folder]
 
     def _config(self) -> dict[str, Any]:
         return {
