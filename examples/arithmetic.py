@@ -66,6 +66,8 @@ class Decoder(nn.Module):
         self.tokens = nn.Embedding(len(Characters.alphabet), width)
         self.places = nn.Embedding(LONGEST, width)
         self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(depth)])
+        for table in (self.tokens, self.places):
+            nn.init.normal_(table.weight, std=0.2)
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, len(Characters.alphabet)))
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -85,23 +87,30 @@ def sums(seed):
     return rows[810:], rows[:810]
 
 
-def cold_start(model, rows, updates, seed):
-    """Short supervised training on results: from nothing, no sum would come out right and nothing be learnt."""
-    texts = [Characters().encode(row["prompt"] + row["answer"] + "\n") for row in rows]
+def cold_start(policy, rows, enough, seed):
+    """Supervised training on results until a share `enough` of sampled ones is right; from nothing, none would be."""
+    model, tokenizer = policy.model, policy.tokenizer
+    texts = [tokenizer.encode(row["prompt"] + row["answer"] + "\n") for row in rows]
     ids = torch.tensor([text + [0] * (LONGEST - len(text)) for text in texts])
     places = torch.arange(LONGEST)
-    results = (places >= 6) & (places < torch.tensor([len(text) for text in texts]).unsqueeze(1))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    results = (places >= len("10+10=")) & (places < torch.tensor([len(text) for text in texts]).unsqueeze(1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.9, 0.98))
+    warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.02, 1.0, 50)
     rng = torch.Generator().manual_seed(seed)
-    for update in range(updates):
-        optimizer.param_groups[0]["lr"] = 1e-3 * min(1.0, (update + 1) / 50)
-        some = torch.randint(len(ids), (256,), generator=rng)
-        logits = model(ids[some, :-1], results[some, :-1])
+    for update in range(1000):
+        some = torch.randint(len(ids), (128,), generator=rng)
         wanted = ids[some, 1:].masked_fill(~results[some, 1:], -100)
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+        loss = nn.functional.cross_entropy(model(ids[some, :-1], results[some, :-1]).flatten(0, 1), wanted.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        warm_up.step()
+        if update % 10 == 9 and right_share(policy, rows[:200]).sampled.mean >= enough:
+            return
+
+
+def right_share(policy, rows):
+    return evaluate_completions(policy, rows, right_sum, max_new_tokens=4)
 
 
 class Curves(Callback):
@@ -125,24 +134,24 @@ def curve(values, points=60):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--iterations", type=int, default=400, help="GRPO updates")
-    parser.add_argument("--cold-start", type=int, default=500, help="supervised updates before")
+    parser.add_argument("--iterations", type=int, default=300, help="GRPO updates")
+    parser.add_argument("--cold-start", type=float, default=0.4, help="share of right results at which GRPO takes over")
     options = parser.parse_args()
     started = time.perf_counter()
 
     torch.manual_seed(options.seed)
     trained, unseen = sums(options.seed)
-    model = Decoder()
-    cold_start(model, trained, options.cold_start, options.seed)
-    policy = CausalLMPolicy(model, Characters())
+    policy = CausalLMPolicy(Decoder(), Characters())
+    cold_start(policy, trained, options.cold_start, options.seed)
 
     def show(when):
-        reports = evaluate_completions(policy, unseen, right_sum, max_new_tokens=4)
-        print(f"{when} ({time.perf_counter() - started:.0f} s): right results of sums never trained on: {reports}")
+        reports = right_share(policy, unseen)
+        seconds = time.perf_counter() - started
+        print(f"{when} ({seconds:.0f} s): right results of sums never trained on: {reports}", flush=True)
         for row, completion in list(zip(unseen, reports.sampled.completions, strict=True))[:5]:
             print(f"    {row['prompt']}{completion.text}" + ("" if completion.text == row["answer"] else "  wrong"))
 
-    print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
+    print(f"{sum(p.numel() for p in policy.parameters()):,} parameters")
     show("cold start")
     curves = Curves()
     trainer = GRPOTrainer(

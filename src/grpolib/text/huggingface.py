@@ -6,13 +6,15 @@ Nothing of `transformers` is imported: a model is known by what it offers.
 import copy
 import inspect
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from grpolib.text.inputs import TokenInputs
 from grpolib.text.joined import joined
@@ -124,22 +126,12 @@ class HuggingFaceModel:
         logits: Tensor = self._causal.get_output_embeddings()(states)
         return logits
 
-    @contextmanager
-    def _layer_checkpoints(self) -> Iterator[None]:
-        """Hugging Face checkpoints layers that are in training mode; what is in them stays as it is (no dropout)."""
-        layers = [part for part in self._causal.modules() if hasattr(part, "gradient_checkpointing")]
-        if not (self._checkpoints_layers and layers and torch.is_grad_enabled()):
-            yield
-            return
-        before = [(layer, layer.training) for layer in layers]
-        self._causal.gradient_checkpointing_enable({"use_reentrant": False})
-        for layer in layers:
-            layer.training = True
-        try:
-            yield
-        finally:
-            for layer, training in before:
-                layer.training = training
+    def _layer_checkpoints(self) -> AbstractContextManager[None]:
+        if not (self._checkpoints_layers and torch.is_grad_enabled()):
+            return nullcontext()
+        return checkpointed(
+            layer for part in self._base.children() if isinstance(part, nn.ModuleList) for layer in part
+        )
 
     @torch.no_grad()
     def _found_layout(self) -> Layout:
@@ -155,6 +147,23 @@ class HuggingFaceModel:
 
     def _say(self, reason: str) -> None:
         warnings.warn(f"{type(self._causal).__name__}: {reason}", stacklevel=2)
+
+
+@contextmanager
+def checkpointed(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Layers whose insides are not kept for the gradient but computed again.
+
+    Hugging Face's own switch works in training mode alone, where dropout is on.
+    """
+    changed = list(layers)
+    for layer in changed:
+        # nothing random is left to draw again
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+    try:
+        yield
+    finally:
+        for layer in changed:
+            del layer.forward
 
 
 class CachedDecoding:

@@ -132,9 +132,7 @@ def _check_mask(name: str, ids: Tensor, mask: Tensor) -> None:
     if ids.ndim != 2 or mask.shape != ids.shape:
         raise ValueError(f"{name}s have shape {tuple(ids.shape)}, their mask {tuple(mask.shape)}: both must be 2-D")
     if mask.shape[1] == 0 or not bool(mask[:, 0].all()):
-        raise ValueError(
-            f"a {name} has no token, or padding on the wrong side: prompts are padded left, completions right"
-        )
+        raise ValueError(f"a {name} has no token, or padding on the wrong side: prompts left, completions right")
     if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
         raise ValueError(f"the mask of a {name} has a hole: padding stands on one side only")
 

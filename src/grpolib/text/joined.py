@@ -19,15 +19,21 @@ class Joined(NamedTuple):
 
 def joined(inputs: TokenInputs) -> Joined:
     """The sequences, and the positions whose output predicts a completion's token."""
-    left = torch.cat([inputs.prompts[inputs.prompt_index], inputs.completions], 1)
-    left_mask = torch.cat([inputs.prompt_mask[inputs.prompt_index], inputs.completion_mask], 1)
-    # Stable: what counts moves to the front in its order.
-    order = torch.argsort(left_mask.int(), dim=1, descending=True, stable=True)
-    lengths, prompts = left_mask.sum(1), inputs.prompt_lengths[inputs.prompt_index]
+    ids, mask = moved_left(
+        torch.cat([inputs.prompts[inputs.prompt_index], inputs.completions], 1),
+        torch.cat([inputs.prompt_mask[inputs.prompt_index], inputs.completion_mask], 1),
+    )
+    firsts = inputs.prompt_lengths[inputs.prompt_index].unsqueeze(1) - 1
+    places = torch.arange(ids.shape[1], device=ids.device)
+    return Joined(ids, mask, (places >= firsts) & (places < firsts + inputs.lengths.unsqueeze(1)))
+
+
+def moved_left(ids: Int[Tensor, "n T"], mask: Bool[Tensor, "n T"]) -> tuple[Int[Tensor, "n T2"], Bool[Tensor, "n T2"]]:
+    """What the mask marks, in its order, with all padding behind it and no more of it than needed."""
+    order = torch.argsort(mask.int(), dim=1, descending=True, stable=True)
+    lengths = mask.sum(1)
     width = int(lengths.max())
-    places = torch.arange(width, device=left.device)
-    predicts = (places >= prompts.unsqueeze(1) - 1) & (places < lengths.unsqueeze(1) - 1)
-    return Joined(left.gather(1, order)[:, :width], places < lengths.unsqueeze(1), predicts)
+    return ids.gather(1, order)[:, :width], torch.arange(width, device=ids.device) < lengths.unsqueeze(1)
 
 
 def last_rows(values: Shaped[Tensor, "N T ..."], mask: Bool[Tensor, "N T"]) -> Shaped[Tensor, "N ..."]:

@@ -1,15 +1,16 @@
 """Language models behind one door: any module from (token ids, mask) to logits."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from grpolib.text.inputs import TokenInputs
-from grpolib.text.joined import joined, last_rows
+from grpolib.text.joined import joined, last_rows, moved_left
 
 
+@runtime_checkable
 class Decoding(Protocol):
     """Completions that are being written, row by row."""
 
@@ -21,6 +22,7 @@ class Decoding(Protocol):
         ...
 
 
+@runtime_checkable
 class LanguageModel(Protocol):
     """How completions are scored and written by one kind of model."""
 
@@ -80,6 +82,7 @@ class PlainModel:
         return logits
 
 
+@runtime_checkable
 class LogitsOf(Protocol):
     """From (token ids [n, T], mask [n, T]) to logits [n, T, V]."""
 
@@ -93,12 +96,10 @@ class RereadDecoding:
 
     def __init__(self, logits_of: LogitsOf, prompts: TokenInputs) -> None:
         self._logits_of = logits_of
-        starts = joined(prompts)
-        lengths = prompts.prompt_lengths[prompts.prompt_index]
-        width = int(lengths.max())
-        self._ids: Int[Tensor, "n T"] = starts.ids[:, :width]
-        self._mask: Bool[Tensor, "n T"] = torch.arange(width, device=lengths.device) < lengths.unsqueeze(1)
-        self.logits = self._read()
+        self._ids, self._mask = moved_left(prompts.prompts, prompts.prompt_mask)
+        of_prompts = self._read()
+        self._ids, self._mask = self._ids[prompts.prompt_index], self._mask[prompts.prompt_index]
+        self.logits = of_prompts[prompts.prompt_index]
 
     def advance(self, tokens: Int[Tensor, " n"], rows: Int[Tensor, " n"]) -> None:
         """See `Decoding.advance`."""

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +15,7 @@ COLUMN = "prompt"
 """The column that holds the prompt."""
 
 
+@runtime_checkable
 class Rows(Protocol):
     """Anything indexed from 0, such as a list or a `datasets.Dataset`."""
 
@@ -39,7 +40,7 @@ class PromptRow:
     columns: Mapping[str, Any]
 
 
-class Prompts(Sequence[PromptRow]):
+class Prompts:
     """Prompts by number.
 
     Args:
@@ -59,14 +60,15 @@ class Prompts(Sequence[PromptRow]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __iter__(self) -> Iterator[PromptRow]:
+        return (self[number] for number in range(len(self)))
+
+    def __getitem__(self, index: int) -> PromptRow:
         """The row with this number.
 
         Raises:
             TypeError: It is neither a prompt nor a row with one.
         """
-        if isinstance(index, slice):
-            return [self[number] for number in range(len(self))[index]]
         row = self._rows[index]
         if isinstance(row, str):
             return PromptRow(row, {})

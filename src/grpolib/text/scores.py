@@ -26,9 +26,7 @@ class StepRewards:
 
     def __post_init__(self) -> None:
         if len(self.ends) != len(self.values) or len(self.ends) == 0:
-            raise ValueError(
-                f"{len(self.ends)} ends and {len(self.values)} values: give one value per step, >= 1 steps"
-            )
+            raise ValueError(f"{len(self.ends)} ends and {len(self.values)} values: one per step, of >= 1 steps")
         if any(later <= earlier for earlier, later in zip([0, *self.ends], self.ends, strict=False)):
             raise ValueError(f"ends are {list(self.ends)}: they must be >= 1 and ascend")
         if not all(math.isfinite(value) for value in self.values):
