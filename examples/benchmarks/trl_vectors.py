@@ -64,7 +64,10 @@ def padded(rows: list[list[int]], *, left: bool) -> tuple[torch.Tensor, torch.Te
     width = max(map(len, rows))
     gaps = [[0] * (width - len(row)) for row in rows]
     ids = [gap + row if left else row + gap for row, gap in zip(rows, gaps, strict=True)]
-    mask = [[0] * len(gap) + [1] * len(row) if left else [1] * len(row) + [0] * len(gap) for row, gap in zip(rows, gaps)]
+    mask = [
+        [0] * len(gap) + [1] * len(row) if left else [1] * len(row) + [0] * len(gap)
+        for row, gap in zip(rows, gaps, strict=True)
+    ]
     return torch.tensor(ids), torch.tensor(mask)
 
 
