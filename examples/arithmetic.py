@@ -61,14 +61,14 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Token ids [n, T] to logits [n, T, V]; padding is on the right, where no token sees it."""
 
-    def __init__(self, width: int = 96, heads: int = 4, depth: int = 3) -> None:
+    def __init__(self, vocabulary: int, longest: int, width: int = 96, heads: int = 4, depth: int = 3) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(len(Characters.alphabet), width)
-        self.places = nn.Embedding(LONGEST, width)
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(longest, width)
         self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(depth)])
         for table in (self.tokens, self.places):
             nn.init.normal_(table.weight, std=0.2)
-        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, len(Characters.alphabet)))
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, vocabulary))
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         x = self.tokens(ids) + self.places.weight[: ids.shape[1]]
@@ -87,13 +87,15 @@ def sums(seed):
     return rows[810:], rows[:810]
 
 
-def cold_start(policy, rows, enough, seed):
-    """Supervised training on results until a share `enough` of sampled ones is right; from nothing, none would be."""
+def cold_start(policy, rows, is_enough, seed):
+    """Supervised training on answers until some come out right when sampled; from nothing, none would."""
     model, tokenizer = policy.model, policy.tokenizer
-    texts = [tokenizer.encode(row["prompt"] + row["answer"] + "\n") for row in rows]
-    ids = torch.tensor([text + [0] * (LONGEST - len(text)) for text in texts])
-    places = torch.arange(LONGEST)
-    results = (places >= len("10+10=")) & (places < torch.tensor([len(text) for text in texts]).unsqueeze(1))
+    prompts = [tokenizer.encode(row["prompt"]) for row in rows]
+    texts = [[*prompt, *tokenizer.encode(row["answer"]), 0] for prompt, row in zip(prompts, rows, strict=True)]
+    longest = max(map(len, texts))
+    ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
+    starts, ends = (torch.tensor([[len(part)] for part in parts]) for parts in (prompts, texts))
+    results = (torch.arange(longest) >= starts) & (torch.arange(longest) < ends)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.9, 0.98))
     warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.02, 1.0, 50)
     rng = torch.Generator().manual_seed(seed)
@@ -105,7 +107,7 @@ def cold_start(policy, rows, enough, seed):
         loss.backward()
         optimizer.step()
         warm_up.step()
-        if update % 10 == 9 and right_share(policy, rows[:200]).sampled.mean >= enough:
+        if update % 20 == 19 and is_enough():
             return
 
 
@@ -141,8 +143,10 @@ def main():
 
     torch.manual_seed(options.seed)
     trained, unseen = sums(options.seed)
-    policy = CausalLMPolicy(Decoder(), Characters())
-    cold_start(policy, trained, options.cold_start, options.seed)
+    policy = CausalLMPolicy(Decoder(len(Characters.alphabet), LONGEST), Characters())
+    cold_start(
+        policy, trained, lambda: right_share(policy, trained[:200]).sampled.mean >= options.cold_start, options.seed
+    )
 
     def show(when):
         reports = right_share(policy, unseen)

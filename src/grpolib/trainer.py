@@ -173,7 +173,10 @@ class Trainer:
         """
         source = getattr(self.sampler, "source", None) if env is None else env
         if source is None:
-            raise TypeError(f"{type(self.sampler).__name__} has no environment to evaluate in: give env=")
+            raise TypeError(
+                f"{type(self.sampler).__name__} has no environment to evaluate in: give env=, or "
+                "call evaluate_completions(policy, prompts, reward) for a language model"
+            )
         if self._evaluator is None or self._evaluator.source is not source:
             self._evaluator = Evaluator(source, getattr(self.sampler, "engine", InProcessEngine()))
         return self._evaluator(self.policy, episodes=episodes, first_seed=first_seed)

@@ -48,6 +48,7 @@ class Update:
     ) -> None:
         self.losses = list(losses)
         self._policy = policy
+        self._splitting = policy if isinstance(policy, SplittingPolicy) else None
         self._critic = critic
         self._parameters = parameters
         self._optimizer = optimizer
@@ -110,11 +111,11 @@ class Update:
 
     def _gradients(self, minibatch: AnyMinibatch) -> tuple[Gradients, dict[str, Tensor]]:
         """Gradients scaled down to the norm, and the metrics."""
-        if not isinstance(self._policy, SplittingPolicy):
+        if self._splitting is None:
             gradients, metrics = self._raw_gradients(minibatch)
         else:
-            parts = [minibatch.select_episodes(some) for some in self._policy.micro_batches(minibatch.inputs)]
-            gradients, metrics = accumulated(minibatch, parts, self._raw_gradients)
+            parts = [minibatch.select_episodes(some) for some in self._splitting.micro_batches(minibatch.inputs)]
+            gradients, metrics = accumulated(parts, self._raw_gradients)
         norm = nn.utils.get_total_norm([gradient for gradient in gradients if gradient is not None])
         scale = (self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
         metrics[GRADIENT_NORM] = norm
@@ -136,7 +137,6 @@ class Update:
 
 
 def accumulated(
-    minibatch: AnyMinibatch,
     parts: Sequence[AnyMinibatch],
     gradients_of: Callable[[AnyMinibatch], tuple[Gradients, dict[str, Tensor]]],
 ) -> tuple[Gradients, dict[str, Tensor]]:

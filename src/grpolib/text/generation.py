@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from grpolib.text.models import Decoding
-from grpolib.text.scoring import token_scores
+from grpolib.text.scoring import scaled, token_scores
 
 Choose = Callable[[Tensor, Tensor], Tensor]
 """From logits [n, V] at the sampling temperature and draws [n] in [0, 1) to tokens [n]."""
@@ -44,9 +44,9 @@ def write(
     drafts = [Draft() for _ in draws]
     alive = torch.arange(len(draws))
     for step in range(draws.shape[1]):
-        logits = decoding.logits / temperature
-        tokens = choose(logits, draws[alive, step].to(logits.device))
-        log_probs, _ = token_scores(logits, tokens, 1.0)
+        logits = decoding.logits
+        tokens = choose(scaled(logits, temperature), draws[alive, step].to(logits.device))
+        log_probs, _ = token_scores(logits, tokens, temperature)
         going = _append([drafts[row] for row in alive.tolist()], tokens.tolist(), log_probs.tolist(), ends)
         if not going or step + 1 == draws.shape[1]:
             break

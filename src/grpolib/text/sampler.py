@@ -14,7 +14,7 @@ from grpolib.sampling.rollout import generator
 from grpolib.text.inputs import TokenInputs
 from grpolib.text.prompts import PromptRow, Prompts, PromptSource, prompt_numbers
 from grpolib.text.protocols import Completion, GeneratingPolicy
-from grpolib.text.scores import RewardFunction, Score, StepRewards, name_of, scores_of
+from grpolib.text.scores import RewardFunction, Score, StepRewards, scores_of
 
 Truncated: TypeAlias = Literal["keep", "mask"]
 
@@ -81,7 +81,6 @@ class CompletionSampler:
         self.group_size = group_size
         self.max_length = max_new_tokens
         self.stop = [stop] if isinstance(stop, str) else list(stop)
-        self.name = name_of(reward)
         self._truncated = truncated
         self._truncation_penalty = truncation_penalty
         self._groups_at_a_time = groups_at_a_time
@@ -102,22 +101,21 @@ class CompletionSampler:
         groups = range(first_group, first_group + num_groups)
         rows = [self.prompts[number] for number in prompt_numbers(seed, groups, len(self.prompts))]
         rngs = [generator(group_seed(seed, group)) for group in groups]
-        completions = self._written(policy, rows, rngs)
         prompts = [policy.encode(row.prompt) for row in rows]
+        completions = self._written(policy, prompts, rngs)
         return self._batch(policy, prompts, completions, self._scores(rows, completions))
 
     def close(self) -> None:
         """Nothing to release."""
 
     def _written(
-        self, policy: GeneratingPolicy, rows: Sequence[PromptRow], rngs: Sequence[torch.Generator]
+        self, policy: GeneratingPolicy, prompts: Sequence[list[int]], rngs: Sequence[torch.Generator]
     ) -> list[Completion]:
-        size = self._groups_at_a_time or len(rows)
+        size = self._groups_at_a_time or len(prompts)
         completions = []
-        for start in range(0, len(rows), size):
-            prompts = [row.prompt for row in rows[start : start + size]]
+        for start in range(0, len(prompts), size):
             completions += policy.generate(
-                prompts,
+                prompts[start : start + size],
                 self.group_size,
                 rngs[start : start + size],
                 max_new_tokens=self.max_length,

@@ -26,12 +26,17 @@ def token_scores(
     >>> round(float(log_probs), 6)
     -0.01815
     """
-    scaled = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
-    normalizers = scaled.logsumexp(-1)
-    log_probs = scaled.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - normalizers
-    probs = (scaled - normalizers.unsqueeze(-1)).exp()
+    logits = scaled(logits, temperature)
+    normalizers = logits.logsumexp(-1)
+    log_probs = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - normalizers
+    probs = (logits - normalizers.unsqueeze(-1)).exp()
     # 0 x -inf is NaN; where the probability is 0, any finite number will do.
-    return log_probs, normalizers - (probs * scaled.clamp(min=-1e9)).sum(-1)
+    return log_probs, normalizers - (probs * logits.clamp(min=-1e9)).sum(-1)
+
+
+def scaled(logits: Float[Tensor, "s V"], temperature: float) -> Float[Tensor, "s V"]:
+    """The logits of the policy: divided by the temperature, in float32 or wider."""
+    return (logits if logits.dtype == torch.float64 else logits.float()) / temperature
 
 
 def chunked_scores(
