@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 Head: TypeAlias = Callable[[Tensor], Tensor]
 """From hidden states [s, D] to logits [s, V]."""
 
-CHUNK_LOGITS = 2**24
-"""Logits that exist at a time: 64 MB in float32."""
+CHUNK_LOGITS = 2**23
+"""Logits that exist at a time: 32 MB in float32."""
 
 
 def token_scores(
