@@ -18,6 +18,9 @@ BUDGETS = {
     "own_estimator.py": ["--total-steps", 2000],
     "continuous.py": ["--total-steps", 2000],
     "pieces.py": ["--iterations", 2],
+    "arithmetic.py": ["--iterations", 2, "--cold-start", 0.01],
+    "text_to_sql.py": ["--iterations", 2, "--cold-start", 0.01],
+    "hf_model.py": ["--iterations", 2, "--max-new-tokens", 4],
 }
 OTHERS = {"lunarlander.py"}
 

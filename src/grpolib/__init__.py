@@ -25,6 +25,15 @@ from grpolib.sampling import WorkerError as WorkerError
 from grpolib.sampling import WorkerProcesses as WorkerProcesses
 from grpolib.sampling import check_group_env as check_group_env
 
+from grpolib.text import CausalLMPolicy as CausalLMPolicy
+from grpolib.text import Completion as Completion
+from grpolib.text import CompletionSampler as CompletionSampler
+from grpolib.text import DynamicSampling as DynamicSampling
+from grpolib.text import GeneratingPolicy as GeneratingPolicy
+from grpolib.text import StepRewards as StepRewards
+from grpolib.text import TokenInputs as TokenInputs
+from grpolib.text import evaluate_completions as evaluate_completions
+
 from grpolib.critic import Critic as Critic
 from grpolib.estimators import GAE as GAE
 from grpolib.estimators import AdvantageEstimator as AdvantageEstimator

@@ -26,6 +26,11 @@ from grpolib.minibatch import (
     step_weights,
 )
 
+PER_STEP = ("log_probs", "rewards", "loss_mask", "reward_mask", "reference_log_probs", "penalties", "values")
+"""Scalars of steps."""
+PER_EPISODE = ("lengths", "group_ids", "terminated", "scored", "final_values", "first_timesteps")
+"""Scalars of episodes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupBatch(Generic[InputsT]):
@@ -226,17 +231,7 @@ class GroupBatch(Generic[InputsT]):
 
     def _check_shapes(self) -> None:
         num_steps = int(self.lengths.sum())
-        per_step = (
-            "log_probs",
-            "rewards",
-            "loss_mask",
-            "reward_mask",
-            "reference_log_probs",
-            "penalties",
-            "values",
-        )
-        per_episode = ("lengths", "group_ids", "terminated", "scored", "final_values", "first_timesteps")
-        for names, rows in ((per_step, num_steps), (per_episode, len(self.lengths))):
+        for names, rows in ((PER_STEP, num_steps), (PER_EPISODE, len(self.lengths))):
             for name in names:
                 value = getattr(self, name)
                 if value is not None and value.shape != (rows,):
@@ -287,6 +282,30 @@ def concatenate(batches: Sequence[GroupBatch[InputsT]]) -> GroupBatch[InputsT]:
         group_ids=torch.cat([batch.group_ids + shift for batch, shift in zip(batches, shifts, strict=True)]),
         metrics={name: torch.cat([batch.metrics[name] for batch in batches]) for name in names},
         **joined,
+    )
+
+
+def select_groups(batch: GroupBatch[InputsT], groups: Int[Tensor, " m"]) -> GroupBatch[InputsT]:
+    """The groups with these numbers, counted anew from 0 in this order; `metrics` stay as they are.
+
+    Args:
+        batch: Where they are taken from.
+        groups: Distinct numbers in 0..M-1, at least one.
+    """
+    members = [(batch.group_ids == group).nonzero().squeeze(1) for group in groups.tolist()]
+    episodes = torch.cat(members)
+    steps = batch.steps_of(episodes)
+    rows: dict[str, Any] = {name: select_rows(getattr(batch, name), steps) for name in PER_STEP}
+    rows |= {name: select_rows(getattr(batch, name), episodes) for name in PER_EPISODE}
+    rows["group_ids"] = torch.arange(len(members), device=episodes.device).repeat_interleave(
+        torch.tensor([len(some) for some in members], device=episodes.device)
+    )
+    return dataclasses.replace(
+        batch,
+        inputs=batch.inputs.select_episodes(episodes, steps),
+        final_inputs=select_rows(batch.final_inputs, episodes),
+        reference_parameters=select_rows(batch.reference_parameters, steps),
+        **rows,
     )
 
 

@@ -92,7 +92,7 @@ class ProgressBar(Callback):
         """Move the bar."""
         kl = metrics.get("kl_reference", metrics.get("kl_old_k3", 0.0))
         self._bar.set_postfix_str(
-            f"return {metrics['return_mean']:.0f}, entropy {metrics.get('entropy', 0.0):.2f}, KL {kl:.3f}, "
+            f"return {metrics['return_mean']:.3g}, entropy {metrics.get('entropy', 0.0):.2f}, KL {kl:.3f}, "
             f"clip {metrics.get('clip_fraction', 0.0):.3f}, {metrics['steps_per_second']:,.0f} steps/s",
             refresh=False,
         )

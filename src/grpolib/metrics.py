@@ -50,6 +50,7 @@ def _group_metrics(batch: GroupBatch[Any]) -> Metrics:
         "length_mean": float(lengths.float().mean()),
         "length_max": float(lengths.max()),
         "living_peers": _mean_living_peers(batch),
+        **{name: _mean(values) for name, values in batch.metrics.items()},
     }
 
 

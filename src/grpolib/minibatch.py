@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from grpolib.functional import episode_ids
+from grpolib.functional import episode_ids, offsets, timesteps
 
 Rows: TypeAlias = Tensor | slice
 """Which rows: their numbers, or a range."""
@@ -136,6 +136,19 @@ class Minibatch(Generic[InputsT]):
             returns=select_rows(self.returns, steps),
             lengths=lengths,
         )
+
+    def select_episodes(self, episodes: Int[Tensor, " m"]) -> "Minibatch[InputsT]":
+        """Whole episodes with the weights that they have here: a micro-batch, which only accumulates.
+
+        Raises:
+            ValueError: The minibatch holds single steps.
+        """
+        if self.lengths is None:
+            raise ValueError("the minibatch holds single steps: set plan=MinibatchPlan(..., by='episode')")
+        lengths = self.lengths[episodes]
+        steps = offsets(self.lengths)[episodes][episode_ids(lengths)] + timesteps(lengths)
+        inputs = self.inputs.select_episodes(episodes, steps)
+        return self.select(steps, inputs=inputs, weights=self.weights[steps], lengths=lengths)
 
 
 def step_weights(

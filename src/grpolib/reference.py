@@ -3,16 +3,18 @@
 import copy
 import dataclasses
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from grpolib.batch import GroupBatch
 from grpolib.kl_losses import KLEstimator
-from grpolib.policies import Evaluation, Policy
+from grpolib.policies import Evaluation, Policy, ReferablePolicy
 from grpolib.policies.adapter import ModulePolicy
 from grpolib.policies.distributions import parameters_of
+
+PolicyT = TypeVar("PolicyT", bound=Policy)
 
 
 @dataclass(frozen=True)
@@ -46,16 +48,22 @@ class ReferencePolicy:
             raise ValueError(f"mix is {self.mix}: it must lie in (0, 1]; 1 copies the policy")
 
     def started_from(self, policy: Policy) -> "ReferencePolicy":
-        """This reference with a frozen copy of its own; the receiver is not changed.
+        """This reference with a frozen policy of its own; the receiver is not changed.
+
+        A `ReferablePolicy` makes it (with LoRA: the model without its adapters), any other is copied.
 
         Raises:
+            ValueError: `refresh_every` with a policy that shares the reference's parameters.
             TypeError: The reference was given a module that is no `Policy`, and the trained policy is no
                 `ModulePolicy` that could show how to make one of it.
         """
-        frozen = copy.deepcopy(policy if self.policy is None else _as_policy_like(policy, self.policy))
-        frozen.train(False)
-        for parameter in frozen.parameters():
-            parameter.requires_grad_(False)
+        source = policy if self.policy is None else _as_policy_like(policy, self.policy)
+        frozen = source.as_reference() if isinstance(source, ReferablePolicy) else frozen_copy(source)
+        if self.refresh_every is not None and not any(True for _ in frozen.parameters()):
+            raise ValueError(
+                f"refresh_every={self.refresh_every} and the reference has no parameters of its own (a model whose "
+                "adapters are off has none): leave refresh_every out, or give ReferencePolicy(policy=...)"
+            )
         return replace(self, policy=frozen)
 
     @torch.no_grad()
@@ -98,6 +106,15 @@ class ReferencePolicy:
         penalties = self.penalty.coefficient * self.penalty.estimate(batch.log_probs, log_probs)
         # A step that does not count may hold anything, and has no reward to take from.
         return penalties if batch.counted is None else torch.where(batch.counted, penalties, 0.0)
+
+
+def frozen_copy(policy: PolicyT) -> PolicyT:
+    """A copy in evaluation mode whose parameters take no gradient."""
+    frozen = copy.deepcopy(policy)
+    frozen.train(False)
+    for parameter in frozen.parameters():
+        parameter.requires_grad_(False)
+    return frozen
 
 
 def _as_policy_like(policy: Policy, module: Policy | nn.Module) -> Policy:

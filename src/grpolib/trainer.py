@@ -174,7 +174,10 @@ class Trainer:
         """
         source = getattr(self.sampler, "source", None) if env is None else env
         if source is None:
-            raise TypeError(f"{type(self.sampler).__name__} has no environment to evaluate in: give env=")
+            raise TypeError(
+                f"{type(self.sampler).__name__} has no environment to evaluate in: give env=, or "
+                "call evaluate_completions(policy, prompts, reward) for a language model"
+            )
         if self._evaluator is None or self._evaluator.source is not source:
             self._evaluator = Evaluator(source, getattr(self.sampler, "engine", InProcessEngine()))
         return self._evaluator(self.policy, episodes=episodes, first_seed=first_seed)
@@ -218,7 +221,8 @@ class Trainer:
             return []
         folder = RunFolder(run_folder, self._config())
         evaluates = any(isinstance(callback, EvaluateEvery) for callback in callbacks)
-        return [folder] if evaluates else [folder, EvaluateEvery()]
+        in_environments = hasattr(self.sampler, "source")
+        return [folder, EvaluateEvery()] if in_environments and not evaluates else [folder]
 
     def _config(self) -> dict[str, Any]:
         return {

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from grpolib.critic import Critic
 from grpolib.losses import AnyMinibatch, LossOutput, PolicyLoss, counted_mean
 from grpolib.metrics import MetricMeans
-from grpolib.policies import Policy
+from grpolib.policies import Policy, SplittingPolicy
 
 Gradients: TypeAlias = "list[Tensor | None]"
 Result: TypeAlias = "tuple[Gradients, tuple[str, ...], Tensor]"
@@ -48,6 +48,7 @@ class Update:
     ) -> None:
         self.losses = list(losses)
         self._policy = policy
+        self._splitting = policy if isinstance(policy, SplittingPolicy) else None
         self._critic = critic
         self._parameters = parameters
         self._optimizer = optimizer
@@ -109,19 +110,66 @@ class Update:
 
     def _gradients(self, minibatch: AnyMinibatch) -> tuple[Gradients, dict[str, Tensor]]:
         """Gradients scaled down to the norm, and the metrics."""
+        if self._splitting is None:
+            gradients, metrics = self._raw_gradients(minibatch)
+        else:
+            parts = [minibatch.select_episodes(some) for some in self._splitting.micro_batches(minibatch.inputs)]
+            gradients, metrics = accumulated(parts, self._raw_gradients)
+        norm = nn.utils.get_total_norm([gradient for gradient in gradients if gradient is not None])
+        scale = (self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        metrics[GRADIENT_NORM] = norm
+        return [None if gradient is None else gradient * scale for gradient in gradients], metrics
+
+    def _raw_gradients(self, minibatch: AnyMinibatch) -> tuple[Gradients, dict[str, Tensor]]:
+        """Gradients as they are, and the losses' metrics."""
         evaluation = self._policy.evaluate(minibatch.inputs)
         if self._critic is not None:
             evaluation = replace(evaluation, values=self._critic(minibatch.inputs))
         outputs = [_checked(loss(evaluation, minibatch), loss) for loss in self.losses]
         loss = torch.stack([output.loss for output in outputs]).sum()
         gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        norm = nn.utils.get_total_norm([gradient for gradient in gradients if gradient is not None])
-        scale = (self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-        metrics = {"loss": loss.detach(), "entropy": counted_mean(minibatch, evaluation.entropy), GRADIENT_NORM: norm}
+        metrics = {"loss": loss.detach(), "entropy": counted_mean(minibatch, evaluation.entropy)}
         for number, output in enumerate(outputs):
             for name, value in output.metrics.items():
                 metrics[f"{name}_{number}" if name in metrics else name] = value
-        return [None if gradient is None else gradient * scale for gradient in gradients], metrics
+        return list(gradients), metrics
+
+
+def accumulated(
+    parts: Sequence[AnyMinibatch],
+    gradients_of: Callable[[AnyMinibatch], tuple[Gradients, dict[str, Tensor]]],
+) -> tuple[Gradients, dict[str, Tensor]]:
+    """Gradients of a minibatch from its micro-batches, which share its weights: the losses are sums, so they add up.
+
+    Metrics are the means over the counted rows, or the extremes of `_min` and `_max`; only a part in which some row
+    counts is computed.
+    """
+    parts = [part for part in parts if bool(part.weights.any())] or list(parts[:1])
+    if len(parts) == 1:
+        return gradients_of(parts[0])
+    total: Gradients = []
+    collected: dict[str, list[Tensor]] = {}
+    for part in parts:
+        gradients, metrics = gradients_of(part)
+        total = [_sum(one, other) for one, other in zip(total or [None] * len(gradients), gradients, strict=True)]
+        for name, value in metrics.items():
+            collected.setdefault(name, []).append(value)
+    counts = torch.stack([(part.weights != 0).sum() for part in parts])
+    return total, {name: _merged(name, torch.stack(values), counts) for name, values in collected.items()}
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one.add_(other)
+
+
+def _merged(name: str, values: Tensor, counts: Tensor) -> Tensor:
+    if name == "loss":
+        return values.sum()
+    if name.endswith(("_min", "_max")):
+        return values.min() if name.endswith("_min") else values.max()
+    return (values * counts).sum() / counts.sum().clamp(min=1)
 
 
 def _checked(output: Any, loss: PolicyLoss) -> LossOutput:

@@ -7,3 +7,5 @@ from grpolib.policies.protocols import ActingPolicy as ActingPolicy
 from grpolib.policies.protocols import Action as Action
 from grpolib.policies.protocols import Evaluation as Evaluation
 from grpolib.policies.protocols import Policy as Policy
+from grpolib.policies.protocols import ReferablePolicy as ReferablePolicy
+from grpolib.policies.protocols import SplittingPolicy as SplittingPolicy

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -63,6 +63,24 @@ class Policy(Protocol):
 
     def train(self, mode: bool = True) -> Any:
         """Switch dropout and the like on or off."""
+        ...
+
+
+@runtime_checkable
+class SplittingPolicy(Policy, Protocol):
+    """A policy that cannot score any number of episodes at once, and says how to split them."""
+
+    def micro_batches(self, inputs: Any) -> list[Int[Tensor, " n"]]:
+        """The episodes of each part; every episode is in one part."""
+        ...
+
+
+@runtime_checkable
+class ReferablePolicy(Policy, Protocol):
+    """A policy that makes its own frozen reference, without a copy of its parameters for instance."""
+
+    def as_reference(self) -> Policy:
+        """The policy as it is now, which training does not change."""
         ...
 
 

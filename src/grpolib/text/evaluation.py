@@ -1,0 +1,94 @@
+"""Evaluation of completions: greedy and sampled, side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from grpolib.sampling.protocols import group_seed
+from grpolib.sampling.rollout import generator
+from grpolib.text.policy import CausalLMPolicy
+from grpolib.text.prompts import PromptRow, Prompts, PromptSource
+from grpolib.text.protocols import Completion
+from grpolib.text.sampler import columns_of
+from grpolib.text.scores import RewardFunction, StepRewards, scores_of
+
+
+@dataclass(frozen=True)
+class CompletionReport:
+    """Completions of one kind, one per prompt (times `samples`), and their rewards; NaN where one was not scored."""
+
+    completions: list[Completion]
+    rewards: Float[Tensor, " N"]
+
+    @property
+    def mean(self) -> float:
+        """Mean reward of those that were scored."""
+        return float(self.rewards.nanmean())
+
+
+@dataclass(frozen=True)
+class CompletionReports:
+    """The most probable completions, and completions as they are sampled in training."""
+
+    greedy: CompletionReport
+    sampled: CompletionReport
+
+    def __str__(self) -> str:
+        return f"greedy {self.greedy.mean:.3f}, sampled {self.sampled.mean:.3f}"
+
+
+def evaluate_completions(
+    policy: CausalLMPolicy,
+    prompts: PromptSource,
+    reward: RewardFunction,
+    *,
+    max_new_tokens: int = 256,
+    stop: Sequence[str] = (),
+    samples: int = 1,
+    seed: int = 0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    prompts_at_a_time: int = 64,
+) -> CompletionReports:
+    """Complete every prompt greedily and by sampling, and say what the reward gives; the policy is not changed.
+
+    Args:
+        policy: Writes at its own temperature.
+        prompts: As for `CompletionSampler`.
+        reward: As for `CompletionSampler`.
+        max_new_tokens: Where a completion is cut.
+        stop: Strings that end a completion.
+        samples: Sampled completions of each prompt, >= 1.
+        seed: Of the samples, >= 0.
+        top_k: Sample among so many tokens only.
+        top_p: Sample among the tokens that have this probability together.
+        prompts_at_a_time: Prompts that are completed together, >= 1.
+    """
+    rows = list(Prompts(prompts))
+    kinds: dict[bool, list[Completion]] = {True: [], False: []}
+    for start in range(0, len(rows), prompts_at_a_time):
+        some = range(start, min(start + prompts_at_a_time, len(rows)))
+        for greedy, completions in kinds.items():
+            completions += policy.generate(
+                [rows[number].prompt for number in some],
+                1 if greedy else samples,
+                [generator(group_seed(np.random.SeedSequence(seed), number)) for number in some],
+                max_new_tokens=max_new_tokens,
+                stop=stop,
+                deterministic=greedy,
+                top_k=top_k,
+                top_p=top_p,
+            )
+    repeated = [row for row in rows for _ in range(samples)]
+    return CompletionReports(_report(reward, rows, kinds[True]), _report(reward, repeated, kinds[False]))
+
+
+def _report(reward: RewardFunction, rows: Sequence[PromptRow], completions: list[Completion]) -> CompletionReport:
+    texts = [completion.text for completion in completions]
+    scores = scores_of(reward, [row.prompt for row in rows], texts, columns_of(rows))
+    values = [sum(score.values) if isinstance(score, StepRewards) else score for score in scores]
+    return CompletionReport(completions, torch.tensor([float("nan") if v is None else float(v) for v in values]))
