@@ -12,6 +12,7 @@ import time
 from datetime import datetime
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 from tqdm import tqdm
 
@@ -30,11 +31,6 @@ class PrintEvaluations(Callback):
 
 def draw_curves(run_folder: Path, title: str) -> Path:
     """Draw the six panels of a run from its CSV files."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     metrics = np.genfromtxt(run_folder / "metrics.csv", delimiter=",", names=True, ndmin=1)
     evaluations = np.genfromtxt(run_folder / "evaluations.csv", delimiter=",", names=True, ndmin=1)
     kl, kl_title = (
@@ -71,6 +67,7 @@ def draw_curves(run_folder: Path, title: str) -> Path:
 
 
 def main() -> None:
+    plt.switch_backend("Agg")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", choices=RECIPES, default="critic-free", help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of the policy and the trainer, default: %(default)s")

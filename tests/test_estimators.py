@@ -382,3 +382,26 @@ def test_reward_to_go_standardised_over_group_batch_or_time_step(case, discount,
     labels = {"group": [group for group, _ in places], "batch": [0] * len(places), "timestep": places}[over]
     expected = oracle.group_z_scores(to_go, labels, epsilon=0.01)
     assert_agrees(RewardToGo(over, discount, epsilon=0.01), case, expected)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "arguments", "message"),
+    [
+        (GroupZScore, {"epsilon": -1.0}, "epsilon is -1.0"),
+        (GroupZScore, {"epsilon": float("nan")}, "epsilon is nan"),
+        (GroupZScore, {"correction": 2}, "correction is 2"),
+        (ProcessSupervision, {"discount": 1.5}, "discount is 1.5"),
+        (ProcessSupervision, {"epsilon": -1.0}, "epsilon is -1.0"),
+        (TimestepLeaveOneOut, {"discount": 2.0}, "discount is 2.0"),
+        (TimestepLeaveOneOut, {"discount": float("nan")}, "discount is nan"),
+        (RewardToGo, {"discount": -0.1}, "discount is -0.1"),
+        (RewardToGo, {"epsilon": -1.0}, "epsilon is -1.0"),
+        (AnchorState, {"radius": -1.0}, "radius is -1.0"),
+        (AnchorState, {"weight": -1.0}, "weight is -1.0"),
+        (GAE, {"discount": 1.1}, "discount is 1.1"),
+        (GAE, {"gae_lambda": -1.0}, "gae_lambda is -1.0"),
+    ],
+)
+def test_a_setting_out_of_range_fails_where_it_is_written(estimator, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        estimator(**arguments)

@@ -86,7 +86,7 @@ def test_as_many_episodes_as_asked_for(episodes):
 
 @pytest.mark.parametrize("episodes", [0, -1])
 def test_no_episodes_are_no_evaluation(episodes):
-    with pytest.raises(ValueError, match=rf"episodes is {episodes}: .*at least one"):
+    with pytest.raises(ValueError, match=rf"episodes is {episodes} .*must be >= 1"):
         evaluate(Constant(0.0, 0.0), Counting, episodes=episodes)
 
 

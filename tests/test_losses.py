@@ -1,5 +1,6 @@
 import math
 
+import jaxtyping
 import pytest
 import torch
 from helpers import Constant, ints, make_batch, make_minibatch
@@ -19,6 +20,7 @@ from grpolib import (
     step_weights,
 )
 from grpolib.kl_losses import needs_reference
+from grpolib.losses import counted_mean
 
 NAN, INF = math.nan, math.inf
 KL_TERMS = (K1(0.1), K2(0.1), K3(0.1))
@@ -400,3 +402,9 @@ def test_from_a_batch_to_a_loss():
     assert output.loss.item() == pytest.approx(0.0)
     of_action = dict(zip(minibatch.inputs.actions.tolist(), gradient.tolist(), strict=True))
     assert of_action == {0: pytest.approx(0.5), 1: pytest.approx(-0.5)}
+
+
+def test_a_column_of_entropies_does_not_broadcast():
+    minibatch = make_minibatch([1.0, -1.0])
+    with pytest.raises((ValueError, jaxtyping.TypeCheckError), match=r"shape \(2, 1\)|float32\[2,1\]|f32\[2,1\]"):
+        counted_mean(minibatch, torch.ones(2, 1))

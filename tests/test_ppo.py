@@ -374,3 +374,16 @@ def test_one_layer_down_every_piece_is_given_by_hand():
     for trainer in (by_hand, named):
         trainer.train(iterations=2)
     assert_same_parameters(parameters_of(by_hand.policy), parameters_of(named.policy))
+
+
+@pytest.mark.parametrize("arguments", [{"num_envs": 0}, {"steps": 0}])
+def test_none_at_all_is_not_the_default(arguments):
+    with pytest.raises(ValueError, match=r"num_envs=\d+ and steps=\d+ must be >= 1"):
+        PPOTrainer(mlp(1, 2), Counting, **arguments)
+
+
+def test_a_minibatch_of_one_step_leaves_everything_finite():
+    # 17 steps in minibatches of 16: the last one is a single step, whose standard deviation would be 0 / 0.
+    trainer = small(env=lambda: Counting(5), num_envs=1, steps=17, plan=MinibatchPlan(epochs=2, size=16))
+    trainer.train(iterations=2)
+    assert all(bool(value.isfinite().all()) for value in parameters_of(trainer.policy).values())

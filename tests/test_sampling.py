@@ -22,10 +22,11 @@ from environments import (
 )
 from gymnasium.spaces import Discrete, MultiDiscrete
 from gymnasium.vector import SyncVectorEnv
-from helpers import Constant, Gives, global_generators_untouched
-from torch.distributions import Normal
+from helpers import Constant, Gives, global_generators_untouched, parameters_of
+from torch import nn
+from torch.distributions import Categorical, Normal
 
-from grpolib import GroupSampler, Sampler, as_policy, mlp
+from grpolib import GroupSampler, GRPOTrainer, Sampler, as_policy, mlp
 from grpolib.sampling.environments import environment_name, make_environments
 from grpolib.sampling.protocols import group_seed
 
@@ -411,7 +412,7 @@ def test_a_policy_that_diverged_is_named_before_the_environment_sees_its_actions
 @pytest.mark.usefixtures("without_shape_hook")
 def test_a_distribution_that_scores_the_parts_of_an_action_apart_is_refused():
     policy = as_policy(Gives(lambda rows: Normal(torch.zeros(len(rows), 2), 1.0)), Lifting.action_space)
-    with pytest.raises(ValueError, match=r"log_probs .*shape \(\d+, 2\)"):
+    with pytest.raises(ValueError, match=r"log-probabilities of shape \(3, 2\) for 3 observations"):
         sampled(Lifting, policy=policy)
 
 
@@ -611,3 +612,102 @@ def test_threads_are_given_back_also_after_an_error():
     with pytest.raises(ValueError, match="gave reward nan"):
         sampled(lambda: GivesReward(math.nan))
     assert torch.get_num_threads() == 2
+
+
+# What environments and policies must not do.
+
+
+class Broken(Counting):
+    """Breaks one rule of Gymnasium."""
+
+    def __init__(self, rule):
+        super().__init__(3)
+        self.rule = rule
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        return {"pair": (observation,), "none": (None, info), "words": (np.array(["a", "b"]), info)}.get(
+            self.rule, (observation, info)
+        )
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        if self.rule == "old step":
+            return observation, reward, terminated, info
+        return observation, reward, terminated, truncated, info
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (
+            "pair",
+            r"Broken\.reset\(seed=\d+\) failed with .*must take seed=, and return an observation and a dictionary",
+        ),
+        ("none", r"Broken, reset seed \d+, step 0 gave an observation of (shape \(\)|object)"),
+        ("words", r"Broken, reset seed \d+, step 0 gave an observation of <U1: observations are numbers"),
+        ("old step", r"Broken, reset seed \d+, step 0 gave 4 things from step"),
+    ],
+)
+def test_an_environment_that_breaks_gymnasium_s_rules_is_named(rule, message):
+    with pytest.raises(ValueError, match=message):
+        sampled(lambda: Broken(rule))
+
+
+def test_a_reset_that_takes_no_seed_is_named():
+    class Seedless(Counting):
+        def reset(self):
+            return super().reset()
+
+    with pytest.raises(ValueError, match=r"Seedless\.reset\(seed=0\) failed with .*must take seed="):
+        sampled(Seedless)
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        lambda rows: Categorical(logits=torch.zeros(len(rows), 6)),  # six actions where there are two
+        lambda rows: Normal(torch.zeros(len(rows)), 1.0),  # no whole numbers
+    ],
+)
+def test_an_action_outside_the_space_never_reaches_the_environment(distribution):
+    policy = as_policy(Gives(distribution), Discrete(2))
+    with pytest.raises(ValueError, match=r"gave actions .* for Discrete\(2\): expected whole numbers from 0 to 1"):
+        sampled(lambda: Quitting(4), group_size=16, policy=policy)
+
+
+def test_one_action_for_all_is_refused():
+    policy = as_policy(Gives(lambda rows: Categorical(logits=torch.zeros(1, 2))), Discrete(2))
+    with pytest.raises(ValueError, match=r"gave 1 actions .* for 3 observations: expected one each"):
+        sampled(lambda: Counting(3), policy=policy)
+
+
+@pytest.mark.parametrize("mode", [None, True])
+def test_an_environment_that_would_reset_itself_gives_whole_episodes_and_nothing_else(mode):
+    def factory():
+        return gymnasium.wrappers.Autoreset(Counting(3)) if mode else Counting(3)
+
+    batch = sampled(factory, num_groups=2)
+    assert batch.lengths.tolist() == [3] * 6
+    assert batch.episode_returns.tolist() == batch.episode_returns[:1].tolist() * 6
+    assert batch.final_inputs[:, 1].tolist() == [3.0] * 6
+
+
+def test_images_reach_a_network_that_makes_them_numbers():
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Flatten(), nn.LazyLinear(2))
+
+        def forward(self, images):
+            assert images.dtype == torch.uint8
+            return self.layers(images.float() / 255)
+
+    network = Network()
+    environment = Pixels()
+    network(torch.zeros(1, *environment.observation_space.shape, dtype=torch.uint8))
+    pieces = {"advantages": lambda batch: torch.ones(batch.num_steps), "group_size": 2, "groups_per_step": 1}
+    trainer = GRPOTrainer(network, Pixels, **pieces)
+    before = parameters_of(network)
+    trainer.train(iterations=1)
+    assert any(not torch.equal(value, before[name]) for name, value in parameters_of(network).items())

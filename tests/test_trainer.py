@@ -365,7 +365,7 @@ def test_evaluation_at_the_start_and_whenever_a_multiple_was_passed(every):
 
 
 def test_evaluating_never_is_leaving_the_callback_out():
-    with pytest.raises(ValueError, match=r"steps is 0.*>= 1"):
+    with pytest.raises(ValueError, match=r"steps=0 .*must be >= 1"):
         EvaluateEvery(0)
 
 
@@ -424,7 +424,10 @@ def test_a_gradient_that_is_not_finite_stops_and_leaves_the_policy_as_it_was(val
     trainer = trainer_of(Counting, module, **settings)
     trainer.train(iterations=1)
     before = parameters_of(module)
-    with pytest.raises(FloatingPointError, match=r"gradient's norm is (nan|inf), the loss .*left as it is"):
+    with pytest.raises(
+        FloatingPointError,
+        match=r"gradient's norm is (nan|inf), the loss .*step was not taken, the policy is as it was",
+    ):
         trainer.train(iterations=1)
     assert_same_parameters(parameters_of(module), before)
     assert all(bool(value.isfinite().all()) for value in before.values())
@@ -776,3 +779,35 @@ def test_a_sampler_stays_open_after_training():
     trainer = fixed_trainer(make_batch((1, 1), rewards=torch.tensor([1.0, 2.0])))
     trainer.train(iterations=1)
     assert not trainer.sampler.closed
+
+
+@pytest.mark.parametrize("name", ["iteration", "return_mean", "updates", "steps_per_second"])
+def test_a_loss_s_metric_hides_none_of_the_trainer_s(name):
+    def mine(evaluation, minibatch):
+        return LossOutput((evaluation.log_probs * minibatch.weights).sum(), {name: torch.tensor(99.0)})
+
+    trainer = trainer_of(Counting, mlp(2, 2), recipe=recipes.critic_free(), loss=[mine], plan=WHOLE)
+    with pytest.raises(ValueError, match=rf"the metric '{name}' stands for two things"):
+        trainer.train(iterations=1)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_an_advantage_that_is_not_finite_changes_nothing(bad):
+    module = mlp(2, 2)
+
+    def estimator(batch):
+        advantages = torch.ones(batch.num_steps)
+        advantages[-1] = bad
+        return advantages
+
+    trainer = trainer_of(Counting, module, recipe=recipes.critic_free(), advantages=estimator)
+    before = parameters_of(module)
+    with pytest.raises(ValueError, match=rf"advantages {bad} at step \d+ of member \d+ of group \d+"):
+        trainer.train(iterations=1)
+    assert_same_parameters(parameters_of(module), before)
+
+
+def test_a_policy_without_anything_to_train_is_refused():
+    module = mlp(2, 2).requires_grad_(False)
+    with pytest.raises(ValueError, match=r"no parameter of the Sequential takes a gradient"):
+        trainer_of(Counting, module, recipe=recipes.critic_free())

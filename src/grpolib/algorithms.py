@@ -58,6 +58,8 @@ class GRPOTrainer(Trainer):
         if isinstance(source, Sampler):
             if "group_size" in pieces:
                 raise ValueError(f"group_size={pieces['group_size']} beside a ready sampler, which owns its group size")
+            if isinstance(source, StepSampler):
+                raise TypeError("a StepSampler has no groups: give an environment or a GroupSampler, or use PPOTrainer")
             _check_no_workers(workers)
             sampler = source
         else:
@@ -162,7 +164,10 @@ def _step_sampler(
     defaults: tuple[int, int],
 ) -> StepSampler:
     if not isinstance(source, StepSampler):
-        return StepSampler(source, num_envs or defaults[0], steps or defaults[1], workers=workers)
+        if isinstance(source, Sampler):
+            raise TypeError(f"a critic bootstraps from cut episodes: give a StepSampler, not a {type(source).__name__}")
+        wanted = (defaults[0] if num_envs is None else num_envs, defaults[1] if steps is None else steps)
+        return StepSampler(source, *wanted, workers=workers)
     if num_envs is not None or steps is not None:
         raise ValueError(f"num_envs={num_envs} and steps={steps} beside a ready sampler, which has its own")
     _check_no_workers(workers)

@@ -30,6 +30,12 @@ PER_STEP = ("log_probs", "rewards", "loss_mask", "reward_mask", "reference_log_p
 """Scalars of steps."""
 PER_EPISODE = ("lengths", "group_ids", "terminated", "scored", "final_values", "first_timesteps")
 """Scalars of episodes."""
+KINDS = {
+    "truth values": ("terminated", "loss_mask", "scored", "reward_mask"),
+    "whole numbers": ("lengths", "group_ids", "first_timesteps"),
+    "floating-point numbers": ("rewards", "log_probs", "reference_log_probs", "penalties", "values", "final_values"),
+}
+"""What scalars are: numbers in a mask's place would index instead of choose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +85,7 @@ class GroupBatch(Generic[InputsT]):
     metrics: Mapping[str, Shaped[Tensor, " k"]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._check_types()
         self._check_lengths()
         self._check_shapes()
         self._check_groups()
@@ -157,12 +164,9 @@ class GroupBatch(Generic[InputsT]):
             returns: Targets of a value loss.
             max_length: Divisor of the "constant" reduction.
         """
-        for name, values in (("advantages", advantages), ("returns", returns)):
-            if values is not None and values.shape != self.rewards.shape:
-                raise ValueError(
-                    f"{name} have shape {tuple(values.shape)}, the batch has {self.num_steps} steps: an estimator "
-                    "gives one advantage per step"
-                )
+        self._check_estimated("advantages", advantages)
+        if returns is not None:
+            self._check_estimated("returns", returns)
         weights = step_weights(self.lengths, reduction, loss_mask=self.counted, max_length=max_length)
         whole = self._as_minibatch(advantages, weights.to(advantages.dtype), returns)
         if plan.by == "step":
@@ -181,6 +185,17 @@ class GroupBatch(Generic[InputsT]):
             f.name: value.to(device) for f in dataclasses.fields(self) if hasattr(value := getattr(self, f.name), "to")
         }
         return dataclasses.replace(self, **moved)
+
+    def _check_estimated(self, name: str, values: Any) -> None:
+        if not isinstance(values, Tensor) or not values.is_floating_point():
+            kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
+            raise TypeError(f"{name} are {kind}: an estimator gives a tensor of floating-point numbers")
+        if values.shape != self.rewards.shape:
+            raise ValueError(
+                f"{name} have shape {tuple(values.shape)}, the batch has {self.num_steps} steps: an estimator "
+                "gives one advantage per step"
+            )
+        self._check_finite(name, values, self.counted)
 
     def _as_minibatch(self, advantages: Tensor, weights: Tensor, returns: Tensor | None) -> Minibatch[InputsT]:
         return Minibatch(
@@ -221,6 +236,14 @@ class GroupBatch(Generic[InputsT]):
         """The rows of whole episodes, in the order of `episodes`."""
         lengths = self.lengths[episodes]
         return self.offsets[episodes][episode_ids(lengths)] + timesteps(lengths)
+
+    def _check_types(self) -> None:
+        for kind, names in KINDS.items():
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not (isinstance(value, Tensor) and _kind(value) == kind):
+                    given = value.dtype if isinstance(value, Tensor) else type(value).__name__
+                    raise TypeError(f"{name} is {given}: give a tensor of {kind}")
 
     def _check_lengths(self) -> None:
         if self.lengths.ndim != 1 or len(self.lengths) == 0:
@@ -263,6 +286,14 @@ class GroupBatch(Generic[InputsT]):
                 f"{name} {float(values[step])} at step {int(self.timesteps[step])} of member {member} of group "
                 f"{group}: what counts must be finite; set scored=False to leave an episode out"
             )
+
+
+def _kind(values: Tensor) -> str:
+    if values.dtype == torch.bool:
+        return "truth values"
+    if values.is_complex():
+        return "complex numbers"
+    return "floating-point numbers" if values.is_floating_point() else "whole numbers"
 
 
 def concatenate(batches: Sequence[GroupBatch[InputsT]]) -> GroupBatch[InputsT]:

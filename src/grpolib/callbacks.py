@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from tqdm import tqdm
 
 from grpolib.evaluation import CHOOSING_SEEDS, EvaluationReport
+from grpolib.functional._checks import check_whole
 from grpolib.metrics import Metrics
 from grpolib.sampling.environments import EnvSource
 
@@ -50,8 +51,9 @@ class EvaluateEvery(Callback):
         first_seed: int = CHOOSING_SEEDS,
         env: EnvSource | None = None,
     ) -> None:
-        if steps < 1:
-            raise ValueError(f"steps is {steps}: evaluate every >= 1 environment steps")
+        check_whole(steps=steps, episodes=episodes, first_seed=first_seed)
+        if steps < 1 or episodes < 1:
+            raise ValueError(f"steps={steps} and episodes={episodes} must be >= 1")
         self.steps, self.episodes, self.first_seed, self.env = steps, episodes, first_seed, env
         self._done = 0
 

@@ -14,9 +14,12 @@ from torch import Tensor
 
 from grpolib import functional as F  # noqa: N812
 from grpolib.batch import GroupBatch
+from grpolib.functional._checks import check_fraction, check_not_negative
 from grpolib.functional.segments import overall_std
 
 Batch: TypeAlias = GroupBatch[Any]
+TWO_EPISODES = (torch.zeros(2), torch.zeros(2, dtype=torch.long))
+"""Scores and group ids of the smallest group."""
 
 
 @runtime_checkable
@@ -47,14 +50,16 @@ class GroupZScore:
     correction: int = 0
     scale: Literal["group", "batch", "none"] = "group"
 
+    def __post_init__(self) -> None:
+        # The equation checks its settings; asked here, a wrong one fails where it is written. So below.
+        self._scores(*TWO_EPISODES)
+
     def __call__(self, batch: Batch) -> Float[Tensor, " S"]:
         """One advantage per step, in group standard deviations."""
-        return _of_episodes(
-            batch,
-            lambda scores, group_ids: F.group_z_scores(
-                scores, group_ids, epsilon=self.epsilon, correction=self.correction, scale=self.scale
-            ),
-        )
+        return _of_episodes(batch, self._scores)
+
+    def _scores(self, scores: Tensor, group_ids: Tensor) -> Tensor:
+        return F.group_z_scores(scores, group_ids, epsilon=self.epsilon, correction=self.correction, scale=self.scale)
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,16 @@ class ProcessSupervision:
     discount: float = 1.0
     epsilon: float = 1e-4
     correction: int = 0
+
+    def __post_init__(self) -> None:
+        F.process_supervision_advantages(
+            TWO_EPISODES[0],
+            torch.ones(2, dtype=torch.long),
+            TWO_EPISODES[1],
+            discount=self.discount,
+            epsilon=self.epsilon,
+            correction=self.correction,
+        )
 
     def __call__(self, batch: Batch) -> Float[Tensor, " S"]:
         """One advantage per step."""
@@ -123,6 +138,9 @@ class TimestepLeaveOneOut:
     discount: float = 0.99
     normalize: bool = True
 
+    def __post_init__(self) -> None:
+        check_fraction("discount", self.discount)
+
     def __call__(self, batch: Batch) -> Float[Tensor, " S"]:
         """One advantage per step."""
         return _of_steps(
@@ -155,6 +173,8 @@ class RewardToGo:
     def __post_init__(self) -> None:
         if self.over not in ("group", "batch", "timestep"):
             raise ValueError(f"over is {self.over!r}: choose 'group', 'batch' or 'timestep'")
+        check_fraction("discount", self.discount)
+        GroupZScore(self.epsilon, self.correction)
 
     def __call__(self, batch: Batch) -> Float[Tensor, " S"]:
         """One advantage per step, in standard deviations."""
@@ -201,6 +221,12 @@ class AnchorState:
     discount: float = 0.99
     epsilon: float = 1e-4
 
+    def __post_init__(self) -> None:
+        check_fraction("discount", self.discount)
+        check_not_negative("radius", self.radius)
+        check_not_negative("weight", self.weight)
+        GroupZScore(self.epsilon)
+
     def __call__(self, batch: Batch) -> Float[Tensor, " S"]:
         """One advantage per step."""
         states = _scaled(batch.inputs.observations.flatten(1).float(), batch)
@@ -229,6 +255,10 @@ class GAE:
     gae_lambda: float = 0.95
     normalize: bool = True
     needs_critic = True
+
+    def __post_init__(self) -> None:
+        check_fraction("discount", self.discount)
+        check_fraction("gae_lambda", self.gae_lambda)
 
     def __call__(self, batch: Batch) -> Float[Tensor, " S"]:
         """One advantage per step, normalised or in reward units."""

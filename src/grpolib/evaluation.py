@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from grpolib.batch import GroupBatch
+from grpolib.functional._checks import check_whole
 from grpolib.minibatch import StepInputs
 from grpolib.policies import ActingPolicy, Policy, as_policy
 from grpolib.sampling.engines import Engine, Run, Workers, make_engine
@@ -134,8 +135,9 @@ class Evaluator:
 
     def __call__(self, policy: Policy | nn.Module, *, episodes: int, first_seed: int) -> EvaluationReport:
         """Both ways from the reset seeds first_seed, ..., first_seed + episodes - 1."""
-        if episodes < 1:
-            raise ValueError(f"episodes is {episodes}: evaluate at least one")
+        check_whole(episodes=episodes, first_seed=first_seed)
+        if episodes < 1 or first_seed < 0:
+            raise ValueError(f"episodes is {episodes} and first_seed {first_seed}: they must be >= 1 and >= 0")
         acting = as_policy(policy, self._action_space)
         blocks = _blocks(first_seed, episodes)
         jobs = [EvaluationJob(block, deterministic) for deterministic in (True, False) for block in blocks]

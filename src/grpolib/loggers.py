@@ -103,9 +103,13 @@ class RunFolder(Callback):
         self._metrics.log(metrics)
 
     def on_evaluation(self, trainer: "Trainer", report: EvaluationReport) -> None:
-        """A row of evaluations.csv; the policy is kept where its argmax return is the best so far."""
+        """A row of evaluations.csv, and the policy: as the last, and as the best where its argmax return is that.
+
+        An error in the middle of a later iteration leaves no complete policy, so the last one is written here, too.
+        """
         row = {"iteration": trainer.iteration, "num_steps": trainer.num_steps, **report.as_row()}
         self._evaluations.log(row)
+        self._save_last(trainer)
         if report.argmax.mean > self._best:
             self._best = report.argmax.mean
             save_policy(trainer.policy, self.path / "best", **row)
@@ -113,6 +117,9 @@ class RunFolder(Callback):
     def on_train_end(self, trainer: "Trainer") -> None:
         """Write the last complete iteration's policy and close the files."""
         if not trainer.is_mid_iteration:
-            save_policy(trainer.policy, self.path / "last", iteration=trainer.iteration, num_steps=trainer.num_steps)
+            self._save_last(trainer)
         self._metrics.close()
         self._evaluations.close()
+
+    def _save_last(self, trainer: "Trainer") -> None:
+        save_policy(trainer.policy, self.path / "last", iteration=trainer.iteration, num_steps=trainer.num_steps)

@@ -168,8 +168,8 @@ class EntropyBonus:
     coefficient: float
 
     def __post_init__(self) -> None:
-        if not self.coefficient >= 0:
-            raise ValueError(f"{self}: the coefficient must be >= 0")
+        if not 0 <= self.coefficient < float("inf"):
+            raise ValueError(f"{self}: the coefficient must be >= 0 and finite")
 
     def __call__(self, evaluation: Evaluation, minibatch: AnyMinibatch, /) -> LossOutput:
         """The negative bonus."""
@@ -214,8 +214,8 @@ def counted_rows(minibatch: AnyMinibatch, *values: Tensor) -> list[Tensor]:
 @torch.no_grad()
 def counted_mean(minibatch: AnyMinibatch, values: Float[Tensor, " s"]) -> Float[Tensor, ""]:
     """Mean over the rows that count, without gradient: for metrics."""
-    rows = counted(minibatch)
-    return torch.where(rows, values, 0.0).sum() / rows.sum().clamp(min=1)
+    (values,) = counted_rows(minibatch, values)
+    return values.sum() / counted(minibatch).sum().clamp(min=1)
 
 
 def counted_ratios(minibatch: AnyMinibatch, log_probs: Float[Tensor, " s"], level: RatioLevel) -> Float[Tensor, " s"]:

@@ -66,6 +66,21 @@ def _mean(values: Tensor) -> float:
     return float(values.double().sum()) / max(len(values), 1)
 
 
+def joined(*parts: Metrics) -> Metrics:
+    """All of them in one.
+
+    Raises:
+        ValueError: A name that stands in two: a loss's metric must not hide one of the trainer's.
+    """
+    whole: Metrics = {}
+    for part in parts:
+        taken = whole.keys() & part.keys()
+        if taken:
+            raise ValueError(f"the metric {min(taken)!r} stands for two things: give the one of your loss another name")
+        whole |= part
+    return whole
+
+
 class MetricMeans:
     """Collects the metrics of the minibatches on their device; read once an iteration.
 
@@ -87,7 +102,7 @@ class MetricMeans:
         for names, rows in self._rows.items():
             for name, column in zip(names, torch.stack(rows).double().cpu().unbind(1), strict=True):
                 columns.setdefault(name, []).append(column)
-        return metrics | {name: float(_reduced(name, torch.cat(parts))) for name, parts in columns.items()}
+        return joined(metrics, {name: float(_reduced(name, torch.cat(parts))) for name, parts in columns.items()})
 
 
 def _reduced(name: str, column: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from grpolib.functional import episode_ids, offsets, timesteps
+from grpolib.functional._checks import check_whole
 
 Rows: TypeAlias = Tensor | slice
 """Which rows: their numbers, or a range."""
@@ -94,6 +95,7 @@ class MinibatchPlan:
     by: Literal["step", "episode"] = "step"
 
     def __post_init__(self) -> None:
+        check_whole(epochs=self.epochs, size=self.size)
         if self.epochs < 1 or (self.size is not None and self.size < 1):
             raise ValueError(f"epochs and size must be at least 1, got epochs={self.epochs}, size={self.size}")
         if self.by not in ("step", "episode"):

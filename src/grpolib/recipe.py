@@ -12,6 +12,7 @@ from typing_extensions import TypedDict, Unpack
 
 from grpolib.critic import Critic
 from grpolib.estimators import AdvantageEstimator, needs_critic
+from grpolib.functional._checks import check_whole
 from grpolib.kl_losses import K1, K3, needs_reference
 from grpolib.losses import CISPOLoss, ClippedSurrogateLoss, PolicyLoss, ValueLoss, needs_episodes
 from grpolib.minibatch import MinibatchPlan, Reduction
@@ -75,8 +76,7 @@ class Recipe:
     max_grad_norm: float = 0.5
 
     def __post_init__(self) -> None:
-        if not isinstance(self.loss, Sequence):
-            raise TypeError(f"loss is {self.loss!r}: give a list of losses, for instance [ClippedSurrogateLoss()]")
+        self._check_kinds()
         if self.reduction not in get_args(Reduction):
             raise ValueError(f"reduction is {self.reduction!r}: choose one of {get_args(Reduction)}")
         if self.group_size < 2:
@@ -93,6 +93,19 @@ class Recipe:
             raise ValueError(f"ValueLoss needs targets and {self.advantages} has no returns(batch): use GAE(...)")
         self._check_reference()
         self._check_episodes()
+
+    def _check_kinds(self) -> None:
+        for name, example in (("loss", "[ClippedSurrogateLoss()]"), ("schedules", "[LearningRate(...)]")):
+            if not isinstance(getattr(self, name), Sequence):
+                raise TypeError(f"{name} is {getattr(self, name)!r}: give a list, for instance {example}")
+        for name, kind in (("plan", MinibatchPlan), ("reference", ReferencePolicy), ("critic", Critic)):
+            value = getattr(self, name)
+            if not isinstance(value, kind) and (value is not None or name == "plan"):
+                raise TypeError(f"{name} is {value!r}: give a {kind.__name__}")
+        for piece in (self.advantages, *self.loss, *self.schedules, self.optimizer):
+            if not callable(piece) or (isinstance(piece, type) and piece is not self.optimizer):
+                raise TypeError(f"{piece!r} can not be called as a piece: give an instance or a function")
+        check_whole(group_size=self.group_size, groups_per_step=self.groups_per_step)
 
     @property
     def needs_critic(self) -> bool:

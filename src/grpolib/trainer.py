@@ -16,10 +16,11 @@ from grpolib.batch import GroupBatch
 from grpolib.callbacks import Callback, EvaluateEvery, ProgressBar
 from grpolib.checkpoint import describe
 from grpolib.evaluation import REPORTED_SEEDS, EvaluationReport, Evaluator
+from grpolib.functional._checks import check_whole
 from grpolib.interrupts import deferred_interrupt
 from grpolib.kl_losses import needs_reference_parameters
 from grpolib.loggers import RunFolder
-from grpolib.metrics import MetricMeans, Metrics, batch_metrics
+from grpolib.metrics import MetricMeans, Metrics, batch_metrics, joined
 from grpolib.policies import Policy, as_policy
 from grpolib.recipes import Pieces, Recipe, check_pieces, rows_to_compile
 from grpolib.sampling import Sampler
@@ -74,6 +75,7 @@ class Trainer:
         **pieces: Unpack[Pieces],
     ) -> None:
         check_pieces(pieces)
+        check_whole(seed=seed)
         if seed < 0:
             raise ValueError(f"seed is {seed}: it must be >= 0")
         self.recipe = Recipe(**pieces)
@@ -89,7 +91,11 @@ class Trainer:
         critic_parameters = [] if self.critic is None else list(self.critic.module.parameters())
         self._parameters = [p for p in (*self.policy.parameters(), *critic_parameters) if p.requires_grad]
         self._is_small = sum(parameter.numel() for parameter in self._parameters) < SMALL_POLICY
+        if not self._parameters:
+            raise ValueError(f"no parameter of the {type(policy).__name__} takes a gradient: there is nothing to train")
         self.optimizer = self.recipe.optimizer(self._parameters)
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise TypeError(f"optimizer made a {type(self.optimizer).__name__}: return a torch.optim.Optimizer")
         self.update = Update(
             self.policy, self.critic, self.recipe.loss, self._parameters, self.optimizer, self.recipe.max_grad_norm
         )
@@ -107,6 +113,9 @@ class Trainer:
         self.target_steps: int | None = None
         self.target_iterations: int | None = None
         self.is_mid_iteration = False
+        for callback in callbacks:
+            if not isinstance(callback, Callback):
+                raise TypeError(f"callbacks has {callback!r}: give instances of subclasses of Callback")
         self.callbacks = [ProgressBar(), *callbacks, *self._writers(run_folder, callbacks)]
 
     def train(self, *, total_steps: int | None = None, iterations: int | None = None) -> None:
@@ -157,7 +166,7 @@ class Trainer:
         self.num_steps += batch.num_steps
         self.is_mid_iteration = False
         timings = _timings(start, sampled, time.perf_counter(), batch.num_steps)
-        return {"iteration": self.iteration, "num_steps": self.num_steps, **learned, **timings}
+        return joined({"iteration": self.iteration, "num_steps": self.num_steps}, learned, timings)
 
     def evaluate(
         self, *, episodes: int = 50, first_seed: int = REPORTED_SEEDS, env: EnvSource | None = None
@@ -208,7 +217,7 @@ class Trainer:
             self.update(minibatch, collected)
         if self.reference is not None:
             self.reference.update(self.policy, self.iteration)
-        return {**batch_metrics(batch, returns), **collected.read()}
+        return joined(batch_metrics(batch, returns), collected.read())
 
     def _switch_to_evaluation_mode(self) -> None:
         """Whoever used the policy in between may have switched dropout on."""
@@ -238,6 +247,7 @@ class Trainer:
     def _set_target(self, total_steps: int | None, iterations: int | None) -> None:
         if (total_steps is None) == (iterations is None):
             raise TypeError("give either total_steps= or iterations=")
+        check_whole(total_steps=total_steps, iterations=iterations)
         for name, value in (("total_steps", total_steps), ("iterations", iterations)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: it must be >= 1")

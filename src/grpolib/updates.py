@@ -62,14 +62,14 @@ class Update:
         """One step.
 
         Raises:
-            FloatingPointError: The gradient is not finite; nothing was changed.
+            FloatingPointError: The gradient is not finite; this step was not taken.
         """
         gradients, names, metrics = self._run(minibatch)
         norm = float(metrics[names.index(GRADIENT_NORM)])
         if not math.isfinite(norm):
             raise FloatingPointError(
-                f"the gradient's norm is {norm}, the loss {float(metrics[0])}: the policy was left as it is. Look for "
-                "a network that diverged, or a loss of your own that divides by zero"
+                f"the gradient's norm is {norm}, the loss {float(metrics[0])}: the step was not taken, the policy is "
+                "as it was before. Look for a network that diverged, or a loss of your own that divides by zero"
             )
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -127,6 +127,8 @@ class Update:
             evaluation = replace(evaluation, values=self._critic(minibatch.inputs))
         outputs = [_checked(loss(evaluation, minibatch), loss) for loss in self.losses]
         loss = torch.stack([output.loss for output in outputs]).sum()
+        if not loss.requires_grad:
+            raise ValueError(f"the losses {self.losses} do not depend on the policy: compute them from the evaluation")
         gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         metrics = {"loss": loss.detach(), "entropy": counted_mean(minibatch, evaluation.entropy)}
         for number, output in enumerate(outputs):
@@ -173,12 +175,15 @@ def _merged(name: str, values: Tensor, counts: Tensor) -> Tensor:
 
 
 def _checked(output: Any, loss: PolicyLoss) -> LossOutput:
-    if isinstance(output, LossOutput):
-        return output
-    raise TypeError(
-        f"{loss} gave a {type(output).__name__}: return LossOutput(loss, metrics), where loss is a scalar, "
-        "(per step x weights).sum()"
-    )
+    if not isinstance(output, LossOutput):
+        raise TypeError(
+            f"{loss} gave a {type(output).__name__}: return LossOutput(loss, metrics), where loss is a scalar, "
+            "(per step x weights).sum()"
+        )
+    for name, value in (("loss", output.loss), *output.metrics.items()):
+        if not isinstance(value, Tensor) or value.ndim != 0:
+            raise TypeError(f"{loss} gave {value!r} as {name!r}: give a tensor without dimensions")
+    return output
 
 
 def padded(minibatch: AnyMinibatch, size: int) -> AnyMinibatch:

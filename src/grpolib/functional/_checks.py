@@ -27,6 +27,13 @@ def check_lengths(lengths: Int[Tensor, " N"], **per_step: Tensor) -> None:
     check_shape(torch.Size([num_steps]), f"lengths (which sum to {num_steps})", **per_step)
 
 
+def check_whole(**values: object) -> None:
+    """Raise unless every value is a whole number; None stands for one that was not given."""
+    for name, value in values.items():
+        if value is not None and not hasattr(value, "__index__"):
+            raise TypeError(f"{name} is {value!r}: give a whole number.")
+
+
 def check_fraction(name: str, value: float) -> None:
     """Raise unless 0 ≤ value ≤ 1."""
     if not 0 <= value <= 1:

@@ -41,11 +41,21 @@ def environment_actions(actions: Tensor, space: gymnasium.Space[Any]) -> Sequenc
 
     Discrete: a plain int, counted from the space's start. Box: clipped to the bounds, in the space's dtype;
     the batch keeps the action as it was sampled, so that its log-probability stays the right one.
+
+    Raises:
+        ValueError: Actions that are none of the space's, or of another shape.
     """
     if isinstance(space, Discrete):
-        start = int(space.start)
-        return [start + action for action in actions.tolist()]
+        start, number = int(space.start), int(space.n)
+        chosen = actions.tolist()
+        if actions.ndim != 1 or not all(isinstance(action, int) and 0 <= action < number for action in chosen):
+            raise ValueError(
+                f"the policy gave actions {chosen} for {space}: expected whole numbers from 0 to {number - 1}"
+            )
+        return [start + action for action in chosen]
     if isinstance(space, Box):
+        if actions.shape[1:] != space.shape:
+            raise ValueError(f"the policy gave actions of shape {tuple(actions.shape)} for {space}: one row each")
         clipped: NDArray[Any] = np.clip(actions.numpy(force=True), space.low, space.high).astype(space.dtype)
         return list(clipped)
     raise ValueError(f"action space {space} is not supported")

@@ -96,9 +96,26 @@ def _threshold(environment: Env) -> float | None:
     return None if threshold is None else float(threshold)
 
 
+def first_observation(environment: Env, seed: int) -> Any:
+    """Start an episode.
+
+    Raises:
+        ValueError: `reset` does not keep to Gymnasium.
+    """
+    try:
+        observation, _ = environment.reset(seed=seed)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{environment_name(environment)}.reset(seed={seed}) failed with {error}: it must take seed=, and return "
+            "an observation and a dictionary"
+        ) from error
+    return observation
+
+
 def _resets_repeat(environment: Env) -> bool:
-    first = np.array(environment.reset(seed=0)[0])
-    return np.array_equal(first, environment.reset(seed=0)[0], equal_nan=True)
+    first, again = (np.array(first_observation(environment, 0)) for _ in range(2))
+    # What is no array of numbers is refused where an episode starts.
+    return first.dtype.kind not in "biuf" or np.array_equal(first, again, equal_nan=True)
 
 
 def is_list(source: EnvSource) -> TypeGuard[Sequence[EnvFactory]]:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from grpolib.batch import GroupBatch, concatenate
+from grpolib.functional._checks import check_whole
 from grpolib.minibatch import StepInputs
 from grpolib.policies import ActingPolicy
 from grpolib.sampling.engines import Run, Workers, make_engine
@@ -34,6 +35,7 @@ class GroupSampler:
     """
 
     def __init__(self, env: EnvSource, group_size: int = 16, *, workers: Workers = 0) -> None:
+        check_whole(group_size=group_size)
         if group_size < 2:
             raise ValueError(f"group_size is {group_size}: a group needs >= 2 episodes to compare")
         self.engine = make_engine(workers)
@@ -58,6 +60,7 @@ class GroupSampler:
             ValueError: num_groups < 1, or the environment gave something that is not finite.
             WorkerError: A worker process raised, died or hangs.
         """
+        check_whole(num_groups=num_groups)
         if num_groups < 1:
             raise ValueError(f"num_groups is {num_groups}: sample at least one group")
         jobs = [GroupJob.of(group_seed(seed, first_group + k)) for k in range(num_groups)]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpolib.policies.spaces import observation_dtype
-from grpolib.sampling.environments import Env, environment_name
+from grpolib.sampling.environments import Env, environment_name, first_observation
 
 
 class Outcome(NamedTuple):
@@ -39,9 +39,9 @@ class Lanes:
 
     def reset(self, member: int, seed: int) -> None:
         """Start an episode."""
-        observation, _ = self.environments[member].reset(seed=seed)
         self.seeds[member] = seed
         self.times[member] = 0
+        observation = first_observation(self.environments[member], seed)
         self._keep(observation, member)
         self._check_finite([member], np.zeros(1))
 
@@ -49,7 +49,13 @@ class Lanes:
         """Take one action each in some of the environments."""
         rewards, ends, cuts = [], [], []
         for member, action in zip(members, actions, strict=True):
-            observation, reward, terminated, truncated, _ = self.environments[member].step(action)
+            outcome = self.environments[member].step(action)
+            if len(outcome) != 5:
+                raise ValueError(
+                    f"{self._where(member)} gave {len(outcome)} things from step: a Gymnasium environment gives "
+                    "observation, reward, terminated, truncated and info"
+                )
+            observation, reward, terminated, truncated, _ = outcome
             rewards.append(self._number(reward, member))
             self._keep(observation, member)
             ends.append(bool(terminated))
@@ -77,6 +83,8 @@ class Lanes:
                 f"{self._where(member)} gave an observation of shape {array.shape}, its observation space says "
                 f"{self._shape}"
             )
+        if array.dtype.kind not in "biuf":
+            raise ValueError(f"{self._where(member)} gave an observation of {array.dtype}: observations are numbers")
         if array.dtype is self.observations.dtype:
             self.observations[member] = array
         else:
@@ -95,6 +103,5 @@ class Lanes:
 
     def _where(self, member: int) -> str:
         return (
-            f"{environment_name(self.environments[member])}, reset seed {self.seeds[member]}, "
-            f"step {self.times[member]}"
+            f"{environment_name(self.environments[member])}, reset seed {self.seeds[member]}, step {self.times[member]}"
         )

@@ -51,7 +51,7 @@ def rollout(
     while alive:
         observation = torch.from_numpy(lanes.observations.take(alive, axis=0))
         action = policy.act(observation.to(device), rng, deterministic=deterministic)
-        check_log_probs(action, policy)
+        check_action(action, policy, len(alive))
         outcome = lanes.step(alive, environment_actions(action.actions, space))
         members.append(alive)
         observations.append(observation)
@@ -63,8 +63,13 @@ def rollout(
     return _as_group(members, observations, actions, log_probs, rewards, terminated, lanes.observations)
 
 
-def check_log_probs(action: Action, policy: ActingPolicy) -> None:
-    """Raise before an environment sees an action whose log-probability is not finite."""
+def check_action(action: Action, policy: ActingPolicy, count: int) -> None:
+    """Raise before an environment sees an action that is not one of `count` with finite log-probabilities."""
+    if action.log_probs.shape != (count,) or len(action.actions) != count:
+        raise ValueError(
+            f"the policy {type(policy).__name__} gave {len(action.actions)} actions and log-probabilities of shape "
+            f"{tuple(action.log_probs.shape)} for {count} observations: expected one each"
+        )
     if not math.isfinite(float(action.log_probs.sum())):
         raise ValueError(
             f"the policy {type(policy).__name__} gave log-probabilities {action.log_probs.tolist()}: they must be "

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from grpolib.batch import GroupBatch, concatenate
+from grpolib.functional._checks import check_whole
 from grpolib.minibatch import StepInputs
 from grpolib.policies import ActingPolicy
 from grpolib.policies.spaces import environment_actions
@@ -25,7 +26,7 @@ from grpolib.sampling.environments import (
 )
 from grpolib.sampling.lanes import Lanes
 from grpolib.sampling.protocols import group_seed
-from grpolib.sampling.rollout import check_log_probs, device_of, generator
+from grpolib.sampling.rollout import check_action, device_of, generator
 
 RECENT = 100
 """Finished episodes over which the training return is averaged."""
@@ -47,6 +48,7 @@ class StepSampler:
     """
 
     def __init__(self, env: EnvSource, num_envs: int = 16, steps: int = 1024, *, workers: Workers = 0) -> None:
+        check_whole(num_envs=num_envs, steps=steps)
         if num_envs < 1 or steps < 1:
             raise ValueError(f"num_envs={num_envs} and steps={steps} must be >= 1")
         self.engine = make_engine(workers)
@@ -167,7 +169,7 @@ class _Block:
         for step in range(steps):
             observation = torch.from_numpy(self._lanes.observations.copy())
             action = policy.act(observation.to(device), rng)
-            check_log_probs(action, policy)
+            check_action(action, policy, len(everyone))
             outcome = self._lanes.step(everyone, environment_actions(action.actions, space))
             observations.append(observation)
             actions.append(action.actions.cpu())
