@@ -13,6 +13,7 @@ import grpolib
 def module_names():
     root = Path(grpolib.__file__).parent
     files = [file.relative_to(root.parent).with_suffix("") for file in sorted(root.rglob("*.py"))]
+    files = [file for file in files if "children" not in file.parts]  # scripts, for processes of their own
     return [".".join(file.parts).removesuffix(".__init__") for file in files if file.name != "__main__"]
 
 
