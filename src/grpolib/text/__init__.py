@@ -8,6 +8,6 @@ from grpolib.text.inputs import TokenInputs as TokenInputs
 from grpolib.text.policy import CausalLMPolicy as CausalLMPolicy
 from grpolib.text.protocols import Completion as Completion
 from grpolib.text.protocols import GeneratingPolicy as GeneratingPolicy
+from grpolib.text.rewards import StepRewards as StepRewards
 from grpolib.text.sampler import CompletionSampler as CompletionSampler
-from grpolib.text.scores import StepRewards as StepRewards
 from grpolib.text.tokens import Tokenizer as Tokenizer
