@@ -5,6 +5,8 @@ from grpolib.text.evaluation import CompletionReport as CompletionReport
 from grpolib.text.evaluation import CompletionReports as CompletionReports
 from grpolib.text.evaluation import evaluate_completions as evaluate_completions
 from grpolib.text.inputs import TokenInputs as TokenInputs
+from grpolib.text.models import Decoding as Decoding
+from grpolib.text.models import Writer as Writer
 from grpolib.text.policy import CausalLMPolicy as CausalLMPolicy
 from grpolib.text.protocols import Completion as Completion
 from grpolib.text.protocols import GeneratingPolicy as GeneratingPolicy
