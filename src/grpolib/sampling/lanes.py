@@ -95,6 +95,5 @@ class Lanes:
 
     def _where(self, member: int) -> str:
         return (
-            f"{environment_name(self.environments[member])}, reset seed {self.seeds[member]}, "
-            f"step {self.times[member]}"
+            f"{environment_name(self.environments[member])}, reset seed {self.seeds[member]}, step {self.times[member]}"
         )
