@@ -9,6 +9,7 @@ import argparse
 import math
 import random
 import time
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -20,11 +21,14 @@ from grpolib import (
     ClippedSurrogateLoss,
     CompletionSampler,
     GRPOTrainer,
+    TokenInputs,
     evaluate_completions,
     recipes,
 )
+from grpolib.text.rewards import exact_match
 
 LONGEST = 10  # "99+99=198" and the end
+Cache = tuple[Tensor, Tensor]  # keys and values of what was read, [n, heads, T, width / heads] each
 
 
 class Characters:
@@ -50,12 +54,14 @@ class Block(nn.Module):
         self.queries_keys_values, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.layer = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, before: Cache | None) -> tuple[Tensor, Cache]:
         by_head = self.queries_keys_values(self.before_attention(x)).unflatten(-1, (3, self.heads, -1))
         queries, keys, values = by_head.permute(2, 0, 3, 1, 4)
-        attended = nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        if before is not None:
+            keys, values = torch.cat([before[0], keys], 2), torch.cat([before[1], values], 2)
+        attended = nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=before is None)
         x = x + self.mix(attended.transpose(1, 2).flatten(2))
-        return x + self.layer(self.before_layer(x))
+        return x + self.layer(self.before_layer(x)), (keys, values)
 
 
 class Decoder(nn.Module):
@@ -65,19 +71,44 @@ class Decoder(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.places = nn.Embedding(longest, width)
-        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(depth)])
+        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(depth)])
         for table in (self.tokens, self.places):
             nn.init.normal_(table.weight, std=0.2)
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, vocabulary))
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        x = self.tokens(ids) + self.places.weight[: ids.shape[1]]
-        return self.head(self.blocks(x))
+        return self.read(ids, [None] * len(self.blocks))[0]
+
+    def read(self, ids: Tensor, caches: Sequence[Cache | None]) -> tuple[Tensor, list[Cache]]:
+        """Logits of tokens that follow what the blocks have read, and what they have read then."""
+        start = 0 if caches[0] is None else caches[0][0].shape[2]
+        x, read = self.tokens(ids) + self.places.weight[start : start + ids.shape[1]], []
+        for block, before in zip(self.blocks, caches, strict=True):
+            x, cache = block(x, before)
+            read.append(cache)
+        return self.head(x), read
+
+    def decoding(self, prompts: TokenInputs) -> "Writing":
+        return Writing(self, prompts)
 
 
-def right_sum(prompts, completions, answer):
-    """The verifiable reward: 1 where the result is right, else 0."""
-    return [float(text == right) for text, right in zip(completions, answer, strict=True)]
+class Writing:
+    """Completions while they are written: each token is read once. Prompts are of one length here."""
+
+    def __init__(self, decoder: Decoder, prompts: TokenInputs) -> None:
+        self.decoder = decoder
+        logits, self.caches = decoder.read(prompts.prompts, [None] * len(decoder.blocks))
+        self.logits = logits[:, -1]
+        self.keep(prompts.prompt_index)
+
+    def keep(self, rows: Tensor) -> None:
+        self.logits = self.logits[rows]
+        self.caches = [(keys[rows], values[rows]) for keys, values in self.caches]
+
+    def advance(self, tokens: Tensor, rows: Tensor) -> None:
+        self.keep(rows)
+        logits, self.caches = self.decoder.read(tokens.unsqueeze(1), self.caches)
+        self.logits = logits[:, -1]
 
 
 def sums(seed):
@@ -87,22 +118,17 @@ def sums(seed):
     return rows[810:], rows[:810]
 
 
-def cold_start(policy, rows, is_enough, seed):
+def cold_start(policy, pairs, is_enough, seed):
     """Supervised training on answers until some come out right when sampled; from nothing, none would."""
-    model, tokenizer = policy.model, policy.tokenizer
-    prompts = [tokenizer.encode(row["prompt"]) for row in rows]
-    texts = [[*prompt, *tokenizer.encode(row["answer"]), 0] for prompt, row in zip(prompts, rows, strict=True)]
-    longest = max(map(len, texts))
-    ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
-    starts, ends = (torch.tensor([[len(part)] for part in parts]) for parts in (prompts, texts))
-    results = (torch.arange(longest) >= starts) & (torch.arange(longest) < ends)
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.9, 0.98))
+    prompts, answers = ([policy.encode(text) for text in texts] for texts in zip(*pairs, strict=True))
+    answers = [[*answer, policy.tokenizer.eos_token_id] for answer in answers]
+    examples = TokenInputs.of(prompts, answers, range(len(pairs)))
+    optimizer = torch.optim.Adam(policy.parameters(), lr=2e-3, betas=(0.9, 0.98))
     warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.02, 1.0, 50)
     rng = torch.Generator().manual_seed(seed)
     for update in range(1000):
-        some = torch.randint(len(ids), (128,), generator=rng)
-        wanted = ids[some, 1:].masked_fill(~results[some, 1:], -100)
-        loss = nn.functional.cross_entropy(model(ids[some, :-1], results[some, :-1]).flatten(0, 1), wanted.flatten())
+        some = torch.randint(len(pairs), (128,), generator=rng)
+        loss = -policy.evaluate(examples.select_episodes(some)).log_probs.mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -112,7 +138,7 @@ def cold_start(policy, rows, is_enough, seed):
 
 
 def right_share(policy, rows):
-    return evaluate_completions(policy, rows, right_sum, max_new_tokens=4)
+    return evaluate_completions(policy, rows, exact_match, max_new_tokens=4)
 
 
 class Curves(Callback):
@@ -144,8 +170,9 @@ def main():
     torch.manual_seed(options.seed)
     trained, unseen = sums(options.seed)
     policy = CausalLMPolicy(Decoder(len(Characters.alphabet), LONGEST), Characters())
+    pairs = [(row["prompt"], row["answer"]) for row in trained]
     cold_start(
-        policy, trained, lambda: right_share(policy, trained[:200]).sampled.mean >= options.cold_start, options.seed
+        policy, pairs, lambda: right_share(policy, trained[:100]).sampled.mean >= options.cold_start, options.seed
     )
 
     def show(when):
@@ -160,7 +187,7 @@ def main():
     curves = Curves()
     trainer = GRPOTrainer(
         policy,
-        CompletionSampler(trained, right_sum, group_size=16, max_new_tokens=4),
+        CompletionSampler(trained, exact_match, group_size=16, max_new_tokens=4),
         recipe=recipes.text_grpo().replaced(
             groups_per_step=32,
             loss=[ClippedSurrogateLoss()],  # no KL: there is nothing in this model to stay close to

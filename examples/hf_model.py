@@ -7,18 +7,13 @@ The reward is 1 where the last number of the completion is the sum asked for.
 """
 
 import argparse
-import re
 
 import torch
 
 from grpolib import CausalLMPolicy, CompletionSampler, GRPOTrainer, recipes
+from grpolib.text.rewards import NumberEquals
 
 ROWS = [{"prompt": f"What is {a} + {b}? Answer with a number.", "answer": a + b} for a in range(9) for b in range(9)]
-
-
-def last_number(prompts, completions, answer):
-    numbers = [re.findall(r"-?\d+", completion) for completion in completions]
-    return [float(bool(found) and int(found[-1]) == right) for found, right in zip(numbers, answer, strict=True)]
 
 
 def tiny_model():
@@ -61,7 +56,7 @@ def main():
         rows = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]
 
     policy = CausalLMPolicy(model, tokenizer, autocast=torch.bfloat16 if options.device == "cuda" else None)
-    sampler = CompletionSampler(rows, last_number, group_size=8, max_new_tokens=options.max_new_tokens)
+    sampler = CompletionSampler(rows, NumberEquals(), group_size=8, max_new_tokens=options.max_new_tokens)
     trainer = GRPOTrainer(policy, sampler, recipe=recipes.text_grpo())
     for _ in range(options.iterations):
         metrics = trainer.step()

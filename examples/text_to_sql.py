@@ -1,19 +1,25 @@
 """A language model learns to ask a database: the reward runs the query and compares what comes back.
 
-A word-level decoder sees some questions with queries (the cold start), then writes eight queries of its own per
-question. A query is worth 1 where it gives the rows that the right one gives, however it is written, 0.1 where it runs
-at all and 0 where it does not. A fifth of the questions is never trained on.
+A small Llama that reads words first sees some questions with queries (the cold start), then writes eight queries of its
+own per question. A query is worth 1 where it gives the rows that the right one gives, however it is written, else 0:
+its execution accuracy. A fifth of the questions is never trained on, and the accuracy printed is on those.
+
+    pip install "grpolib[text]"
 """
 
 import argparse
 import random
 import sqlite3
+import tempfile
 from functools import partial
+from pathlib import Path
 
 import torch
-from arithmetic import Curves, Decoder, cold_start, curve
+from arithmetic import Curves, cold_start, curve
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from grpolib import CausalLMPolicy, ClippedSurrogateLoss, CompletionSampler, GRPOTrainer, evaluate_completions, recipes
+from grpolib.text.rewards import SQLResult
 
 CITIES, JOBS, AGES = ("bonn", "lyon", "oslo", "pisa"), ("baker", "doctor", "pilot", "tailor"), range(25, 65, 5)
 KINDS = {
@@ -24,51 +30,32 @@ KINDS = {
 CONDITIONS = "job = '{job}' and city = '{city}' and age > {age}"
 
 
-def questions(seed):
-    """Rows of prompts and right queries: trained on, and never trained on."""
+def questions(database, seed):
+    """Rows of prompts, right queries and the database: trained on, and never trained on."""
     rows = [
-        {"prompt": question.format(job=job, city=city, age=age), "answer": query.format(conditions=CONDITIONS)}
-        | {"job": job, "city": city, "age": age}
+        {
+            "prompt": question.format(job=job, city=city, age=age),
+            "query": query.format(conditions=CONDITIONS.format(job=job, city=city, age=age)),
+            "database": database,
+        }
         for question, query in KINDS.items()
         for job in JOBS
         for city in CITIES
         for age in AGES
     ]
-    rows = [{"prompt": row["prompt"], "answer": row["answer"].format(**row)} for row in rows]
     random.Random(seed).shuffle(rows)
     return rows[len(rows) // 5 :], rows[: len(rows) // 5]
 
 
-def database(seed=0):
-    """Two hundred people in memory, to be read and not changed."""
+def make_database(path, seed=0):
+    """Two hundred people."""
     rng = random.Random(seed)
     people = [(f"p{n}", rng.choice(CITIES), rng.choice(JOBS), rng.randint(20, 69)) for n in range(200)]
-    connection = sqlite3.connect(":memory:")
+    connection = sqlite3.connect(path)
     connection.execute("create table people (name text, city text, job text, age integer)")
     connection.executemany("insert into people values (?, ?, ?, ?)", people)
     connection.commit()
-    connection.execute("pragma query_only = on")
-    return connection
-
-
-class RightRows:
-    """The verifiable reward."""
-
-    def __init__(self, connection):
-        self.connection = connection
-
-    def rows(self, query):
-        try:
-            return sorted(self.connection.execute(query).fetchmany(1000))
-        except (sqlite3.Error, sqlite3.Warning):
-            return None
-
-    def __call__(self, prompts, completions, answer):
-        given = [self.rows(query) for query in completions]
-        return [
-            0.0 if rows is None else 1.0 if rows == self.rows(right) else 0.1
-            for rows, right in zip(given, answer, strict=True)
-        ]
+    connection.close()
 
 
 class Words:
@@ -87,29 +74,30 @@ class Words:
         return " ".join(self.words[token] for token in token_ids)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--iterations", type=int, default=60, help="GRPO updates")
-    parser.add_argument("--cold-start", type=float, default=0.4, help="mean reward at which GRPO takes over")
-    options = parser.parse_args()
+def small_llama(vocabulary):
+    sizes = {"hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **sizes, bos_token_id=0, eos_token_id=0))
 
+
+def train(folder, options):
+    database = Path(folder, "people.db")
+    make_database(database)
     torch.manual_seed(options.seed)
-    trained, unseen = questions(options.seed)
-    tokenizer = Words([row[column] for row in trained + unseen for column in ("prompt", "answer")])
-    policy = CausalLMPolicy(Decoder(len(tokenizer.words), 48), tokenizer)
-    reward = RightRows(database())
-    report = partial(evaluate_completions, policy, reward=reward, max_new_tokens=24)
-    cold_start(policy, trained, lambda: report(trained[:40]).sampled.mean >= options.cold_start, options.seed)
-    print(f"cold start: mean reward of questions never trained on: {report(unseen)}", flush=True)
+    trained, unseen = questions(str(database), options.seed)
+    tokenizer = Words([row[column] for row in trained + unseen for column in ("prompt", "query")])
+    policy = CausalLMPolicy(small_llama(len(tokenizer.words)), tokenizer)
+    report = partial(evaluate_completions, policy, reward=SQLResult(), max_new_tokens=24)
 
+    pairs = [(row["prompt"], row["query"]) for row in trained]
+    cold_start(policy, pairs, lambda: report(trained[:40]).sampled.mean >= options.cold_start, options.seed)
+    print(f"cold start: execution accuracy on questions never trained on: {report(unseen, samples=4)}", flush=True)
     curves = Curves()
     trainer = GRPOTrainer(
         policy,
-        CompletionSampler(trained, reward, group_size=8, max_new_tokens=24),
+        CompletionSampler(trained, SQLResult(), group_size=8, max_new_tokens=24),
         recipe=recipes.text_grpo().replaced(
             groups_per_step=16,
-            loss=[ClippedSurrogateLoss()],
+            loss=[ClippedSurrogateLoss()],  # no KL: there is nothing in this model to stay close to
             reference=None,
             optimizer=partial(torch.optim.Adam, lr=3e-4),
         ),
@@ -117,11 +105,21 @@ def main():
         callbacks=[curves],
     )
     trainer.train(iterations=options.iterations)
-    after = report(unseen)
-    print(f"GRPO: mean reward of questions never trained on: {after}")
+    after = report(unseen, samples=4)
+    print(f"GRPO: execution accuracy on questions never trained on: {after}")
     for row, completion in list(zip(unseen, after.greedy.completions, strict=True))[:3]:
         print(f"    {row['prompt']}\n        {completion.text}")
-    print(f"reward in training {curve(curves.right)}  {curves.right[0]:.2f} -> {curves.right[-1]:.2f}")
+    print(f"right in training {curve(curves.right)}  {curves.right[0]:.2f} -> {curves.right[-1]:.2f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--iterations", type=int, default=60, help="GRPO updates")
+    parser.add_argument("--cold-start", type=float, default=0.4, help="accuracy at which GRPO takes over")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        train(folder, options)
 
 
 if __name__ == "__main__":

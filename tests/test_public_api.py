@@ -15,6 +15,7 @@ Sampler GroupSampler StepSampler
 AdvantageEstimator GroupZScore LeaveOneOut ProcessSupervision TimestepLeaveOneOut RewardToGo GAE AnchorState
 PolicyLoss LossOutput ClippedSurrogateLoss CISPOLoss ValueLoss EntropyBonus ExactKL K1 K2 K3
 ReferencePolicy Critic
+TokenInputs CausalLMPolicy GeneratingPolicy CompletionSampler
 Recipe recipes Trainer GRPOTrainer PPOTrainer A2CTrainer
 Callback Logger evaluate
 """.split()  # noqa: SIM905

@@ -5,7 +5,8 @@
 
 Both train the same random Llama (4 layers, hidden size 256, 32,000 tokens, float32) on the CPU with two threads: two
 prompts, eight completions of 64 tokens each, K3(0.04) to a frozen reference, one update. Each run has a process of its
-own, so that its peak memory is its own. Printed are the medians over the steps after the first.
+own, so that its peak memory is its own. Printed are the medians over the steps after the first, and over the rounds, in
+which the two take turns.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 LIBRARIES = ("trl", "grpolib")
 PARTS = ("generation", "scoring", "update")
+COLUMNS = (*PARTS, "step", "peak_gb")
 VOCABULARY, GROUPS, GROUP_SIZE, NEW_TOKENS = 32_000, 2, 8, 64
 
 
@@ -152,26 +154,28 @@ def measure(library, prompt_tokens, steps):
 
 
 def in_own_process(library, prompt_tokens, steps):
-    command = [
-        sys.executable,
-        __file__,
-        "--only",
-        library,
-        "--prompt-tokens",
-        str(prompt_tokens),
-        "--steps",
-        str(steps),
-    ]
+    settings = ["--only", library, "--prompt-tokens", str(prompt_tokens), "--steps", str(steps)]
+    command = [sys.executable, __file__, *settings]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{library} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def compare(prompt_tokens, steps, rounds):
+    """The median over the rounds of each number, by library."""
+    results = [{library: in_own_process(library, prompt_tokens, steps) for library in LIBRARIES} for _ in range(rounds)]
+    return {
+        library: {name: statistics.median(result[library][name] for result in results) for name in COLUMNS}
+        for library in LIBRARIES
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--steps", type=int, default=4, help="of each run, the first of which is not counted")
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", choices=LIBRARIES, help="one library, in this process, as JSON")
     options = parser.parse_args()
     if options.steps < 2:
@@ -179,12 +183,11 @@ def main():
     if options.only:
         print(json.dumps(measure(options.only, options.prompt_tokens[0], options.steps)))
         return
-    columns = (*PARTS, "step", "peak_gb")
-    print(f"{'prompt':>6} {'library':>8} " + " ".join(f"{name:>10}" for name in columns))
+    print(f"{'prompt':>6} {'library':>8} " + " ".join(f"{name:>10}" for name in COLUMNS))
     for tokens in options.prompt_tokens:
-        results = {library: in_own_process(library, tokens, options.steps) for library in LIBRARIES}
+        results = compare(tokens, options.steps, options.rounds)
         for library, result in results.items():
-            print(f"{tokens:>6} {library:>8} " + " ".join(f"{result[name]:>10.2f}" for name in columns))
+            print(f"{tokens:>6} {library:>8} " + " ".join(f"{result[name]:>10.2f}" for name in COLUMNS))
         trl, ours = results["trl"], results["grpolib"]
         faster, share = trl["step"] / ours["step"], ours["peak_gb"] / trl["peak_gb"]
         print(f"{tokens:>6} tokens of prompt: {faster:.1f} times as fast, {share:.0%} of the peak memory", flush=True)

@@ -40,16 +40,16 @@ def llama(**settings):
     return LlamaForCausalLM(LlamaConfig(**{**SIZES, **settings}))
 
 
-def qwen():
+def qwen(**settings):
     torch.manual_seed(1)
-    return Qwen2ForCausalLM(Qwen2Config(**SIZES))
+    return Qwen2ForCausalLM(Qwen2Config(**{**SIZES, **settings}))
 
 
 def gpt2(**settings):
     torch.manual_seed(2)
     sizes = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
     ids = {"bos_token_id": 1, "eos_token_id": EOS, "initializer_range": 0.3}
-    return GPT2LMHeadModel(GPT2Config(**sizes, **ids, **settings))
+    return GPT2LMHeadModel(GPT2Config(**{**sizes, **ids, **settings}))
 
 
 def mistral():
@@ -79,6 +79,29 @@ class Recurrent(nn.Module):
 
     def forward(self, ids, mask):
         return self.head(self.gru(self.embedding(ids))[0]) * 3
+
+
+class Keeping(Recurrent):
+    """The same model, which keeps its state while it writes."""
+
+    def decoding(self, prompts):
+        return KeepingDecoding(self, prompts)
+
+
+class KeepingDecoding:
+    def __init__(self, model, prompts):
+        self.model = model
+        # One at a time: the padding on the left would change the state.
+        states = [
+            model.gru(model.embedding(ids[mask]).unsqueeze(0))[1]
+            for ids, mask in zip(prompts.prompts, prompts.prompt_mask, strict=True)
+        ]
+        self.state = torch.cat(states, 1)[:, prompts.prompt_index]
+        self.logits = model.head(self.state[0]) * 3
+
+    def advance(self, tokens, rows):
+        _, self.state = self.model.gru(self.model.embedding(tokens).unsqueeze(1), self.state[:, rows].contiguous())
+        self.logits = self.model.head(self.state[0]) * 3
 
 
 class Fixed(nn.Module):

@@ -1,11 +1,12 @@
 import dataclasses
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from helpers import ints
-from language_models import EOS, SHARING, Fixed, Letters, Recurrent, batch_of, gpt2, llama, policy_of, seed
+from language_models import EOS, SHARING, Fixed, Keeping, Letters, Recurrent, batch_of, gpt2, llama, policy_of, seed
 from torch import nn
 
 from grpolib import (
@@ -35,8 +36,30 @@ def test_what_was_sampled_is_scored_the_same(build, temperature):
     torch.testing.assert_close(*sums, atol=1e-4, rtol=0)
 
 
+USUAL = {name: partial(build, initializer_range=0.02) for name, build in SHARING.items()} | {"module": Recurrent}
+
+
+@pytest.mark.parametrize("build", USUAL.values(), ids=USUAL)
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+def test_the_first_ratio_is_one_within_a_millionth(build, temperature):
+    assert_first_ratios(policy_of(build(), temperature=temperature))
+
+
 @pytest.mark.parametrize("build", BUILD.values(), ids=BUILD)
-def test_the_first_ratio_is_one(build):
+def test_with_large_weights_nothing_but_rounding_moves_the_first_ratio(build):
+    # Fifteen times the usual weights: in float32 the rounding of the logits alone is several millionths.
+    assert_first_ratios(policy_of(build().double(), temperature=0.5))
+
+
+def assert_first_ratios(policy):
+    """Sampling scores a token at a time, training whole completions: the ratios of the first update."""
+    batch = batch_of(policy, num_groups=4, max_new_tokens=12)
+    ratios = (policy.evaluate(batch.inputs).log_probs.detach() - batch.log_probs).exp()
+    torch.testing.assert_close(ratios, torch.ones_like(ratios), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("build", BUILD.values(), ids=BUILD)
+def test_scored_twice_the_ratio_is_exactly_one(build):
     policy = policy_of(build(), temperature=0.7)
     batch = batch_of(policy)
     with torch.no_grad():
@@ -54,6 +77,12 @@ def test_the_temperature_divides_the_logits_of_sampling_and_scoring():
     batch = sampler.sample(policy, 1, seed())
     expected = torch.where(batch.inputs.tokens == 0, -0.018150, -4.018150)
     torch.testing.assert_close(batch.log_probs, expected, atol=1e-6, rtol=0)
+
+
+def test_a_module_that_keeps_its_state_writes_the_same():
+    plain, keeping = (batch_of(policy_of(model()), num_groups=4) for model in (Recurrent, Keeping))
+    assert torch.equal(plain.inputs.tokens, keeping.inputs.tokens)
+    torch.testing.assert_close(plain.log_probs, keeping.log_probs)
 
 
 def test_dropout_is_off_when_sampling_scoring_and_in_the_reference():

@@ -16,6 +16,7 @@ from grpolib import (
     mlp,
     recipes,
 )
+from grpolib.text.rewards import Weighted
 
 # Tokens a, b and the end c, equally probable.
 THIRDS = (0.0, 0.0, 0.0)
@@ -110,8 +111,29 @@ def test_the_divisor_of_the_standard_deviation_is_a_choice(correction, expected)
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_reward_that_is_not_finite_is_refused_and_named(value):
-    with pytest.raises(ValueError, match="the reward <lambda> gave"):
+    with pytest.raises(ValueError, match="<lambda> gave"):
         sample(give(0.0, value))
+
+
+# What is counted.
+
+
+def test_the_parts_of_a_reward_are_metrics():
+    reward = Weighted({"right": give(1.0, None, 0.0, 0.0), "form": give(1.0)}, {"form": 0.5})
+    batch = sample(reward)
+    assert batch.episode_returns.tolist() == [1.5, 0.5, 0.5, 0.5] * 2
+    assert batch.metrics["reward_right"].tolist() == [1.0, 0.0, 0.0] * 2
+    assert batch.metrics["reward_form"].tolist() == [1.0] * 8
+    trainer = GRPOTrainer(policy(), CompletionSampler(["a"], reward, 4, max_new_tokens=2), recipe=recipes.text_grpo())
+    assert trainer.step()["reward_right"] == pytest.approx(1 / 3)
+
+
+def test_a_reward_without_parts_is_counted_under_its_own_name():
+    def nice(prompts, completions):
+        return [2.0, None, StepRewards([1], [3.0]), 0.0]
+
+    batch = sample(nice, num_groups=1, max_new_tokens=1, prompts=["a"])
+    assert batch.metrics["reward_nice"].tolist() == [2.0, 3.0, 0.0]
 
 
 # Rewards of steps.
@@ -209,7 +231,7 @@ def test_the_policy_learns_to_end():
 def test_the_same_seed_gives_the_same_run():
     def run():
         learner = policy_of(Recurrent())
-        sampler = CompletionSampler(["ab", "d", "e"], lambda prompts, completions: map(len, completions), 3)
+        sampler = CompletionSampler(["ab", "d", "e"], lambda prompts, completions: list(map(len, completions)), 3)
         GRPOTrainer(learner, sampler, recipe=recipes.text_grpo(), groups_per_step=2, seed=4).train(iterations=2)
         return torch.cat([parameter.flatten() for parameter in learner.parameters()])
 

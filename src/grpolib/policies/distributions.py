@@ -23,12 +23,12 @@ class LeanCategorical(Categorical):
     """
 
     def __init__(self, logits: Tensor) -> None:
-        self.logits = self._param = logits.log_softmax(-1)
+        self.logits = self._param = logits.log_softmax(-1)  # pyright: ignore[reportAttributeAccessIssue]
         self._num_events = logits.shape[-1]
         Distribution.__init__(self, logits.shape[:-1], validate_args=False)
 
     @property
-    def probs(self) -> Tensor:
+    def probs(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Probabilities, [n, A]."""
         return self.logits.exp()
 

@@ -13,8 +13,9 @@ from grpolib.sampling.rollout import generator
 from grpolib.text.policy import CausalLMPolicy
 from grpolib.text.prompts import PromptRow, Prompts, PromptSource
 from grpolib.text.protocols import Completion
+from grpolib.text.rewards import Reward, score
+from grpolib.text.rewards.protocol import totals
 from grpolib.text.sampler import columns_of
-from grpolib.text.scores import RewardFunction, StepRewards, scores_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class CompletionReports:
 def evaluate_completions(
     policy: CausalLMPolicy,
     prompts: PromptSource,
-    reward: RewardFunction,
+    reward: Reward,
     *,
     max_new_tokens: int = 256,
     stop: Sequence[str] = (),
@@ -87,8 +88,7 @@ def evaluate_completions(
     return CompletionReports(_report(reward, rows, kinds[True]), _report(reward, repeated, kinds[False]))
 
 
-def _report(reward: RewardFunction, rows: Sequence[PromptRow], completions: list[Completion]) -> CompletionReport:
+def _report(reward: Reward, rows: Sequence[PromptRow], completions: list[Completion]) -> CompletionReport:
     texts = [completion.text for completion in completions]
-    scores = scores_of(reward, [row.prompt for row in rows], texts, columns_of(rows))
-    values = [sum(score.values) if isinstance(score, StepRewards) else score for score in scores]
-    return CompletionReport(completions, torch.tensor([float("nan") if v is None else float(v) for v in values]))
+    values = totals(score(reward, [row.prompt for row in rows], texts, columns_of(rows)))
+    return CompletionReport(completions, torch.tensor([float("nan") if v is None else v for v in values]))

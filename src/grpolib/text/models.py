@@ -43,11 +43,20 @@ class LanguageModel(Protocol):
         ...
 
 
+@runtime_checkable
+class Writer(Protocol):
+    """A module that keeps what it has read while it writes: keys and values, or a state."""
+
+    def decoding(self, prompts: TokenInputs) -> Decoding:
+        """Start to write one completion for each of `prompts.prompt_index`."""
+        ...
+
+
 class PlainModel:
     """Any module from (token ids [n, T], mask [n, T]) to logits [n, T, V].
 
     Sequences come without gaps and padded on the right, so that positions count from 0: a causal model may ignore
-    the mask. Nothing is kept from token to token while it writes.
+    the mask. A module that is no `Writer` reads the whole sequence again for each token that it writes.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -67,7 +76,9 @@ class PlainModel:
         return states.shape[-1]
 
     def decoding(self, prompts: TokenInputs) -> Decoding:
-        """Each token reads the whole sequence again."""
+        """The module's own way to write, or the plain one."""
+        if isinstance(self.module, Writer):
+            return self.module.decoding(prompts)
         return RereadDecoding(self._logits, prompts)
 
     def _logits(self, ids: Tensor, mask: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ class CausalLMPolicy(nn.Module):
 
     Args:
         model: A causal language model of Hugging Face, with LoRA adapters or without, or any `nn.Module` from
-            (token ids [n, T], mask [n, T]) to logits [n, T, V]. Trained in place.
+            (token ids [n, T], mask [n, T]) to logits [n, T, V], which writes faster as a `Writer`. Trained in place.
         tokenizer: Hugging Face's, or anything that has `encode`, `decode` and `eos_token_id`; None where prompts are
             token ids.
         temperature: Divides the logits, > 0.

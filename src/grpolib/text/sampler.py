@@ -14,7 +14,7 @@ from grpolib.sampling.rollout import generator
 from grpolib.text.inputs import TokenInputs
 from grpolib.text.prompts import PromptRow, Prompts, PromptSource, prompt_numbers
 from grpolib.text.protocols import Completion, GeneratingPolicy
-from grpolib.text.scores import RewardFunction, Score, StepRewards, scores_of
+from grpolib.text.rewards import Reward, Score, Scores, StepRewards, score_parts
 
 Truncated: TypeAlias = Literal["keep", "mask"]
 
@@ -32,7 +32,8 @@ class CompletionSampler:
         prompts: A list of strings, conversations or rows with a column "prompt", a JSON Lines file's path, or a
             `datasets.Dataset`.
         reward: Called as reward(prompts=..., completions=..., **columns), a list each, with one entry per completion;
-            returns (or awaits) a number, `StepRewards` or None (could not be scored) for each.
+            gives, or is async and gives, a number, `StepRewards` or None (could not be scored) for each. Metrics:
+            `reward_NAME`, of each part where it is a `Weighted`, of the reward itself otherwise.
         group_size: G, >= 2.
         max_new_tokens: Where a completion is cut, >= 1.
         stop: Strings that end a completion; they stay in it.
@@ -51,7 +52,7 @@ class CompletionSampler:
     def __init__(
         self,
         prompts: PromptSource,
-        reward: RewardFunction,
+        reward: Reward,
         group_size: int = 16,
         *,
         max_new_tokens: int = 256,
@@ -103,7 +104,8 @@ class CompletionSampler:
         rngs = [generator(group_seed(seed, group)) for group in groups]
         prompts = [policy.encode(row.prompt) for row in rows]
         completions = self._written(policy, prompts, rngs)
-        return self._batch(policy, prompts, completions, self._scores(rows, completions))
+        scores, parts = self._scores(rows, completions)
+        return self._batch(policy, prompts, completions, scores, parts)
 
     def close(self) -> None:
         """Nothing to release."""
@@ -123,11 +125,13 @@ class CompletionSampler:
             )
         return completions
 
-    def _scores(self, rows: Sequence[PromptRow], completions: Sequence[Completion]) -> list[Score]:
+    def _scores(
+        self, rows: Sequence[PromptRow], completions: Sequence[Completion]
+    ) -> tuple[list[Score], dict[str, Scores]]:
         of_completions = [row for row in rows for _ in range(self.group_size)]
         prompts = [row.prompt for row in of_completions]
         texts = [completion.text for completion in completions]
-        return scores_of(self.reward, prompts, texts, columns_of(of_completions))
+        return score_parts(self.reward, prompts, texts, columns_of(of_completions))
 
     def _batch(
         self,
@@ -135,6 +139,7 @@ class CompletionSampler:
         prompts: Sequence[Sequence[int]],
         completions: Sequence[Completion],
         scores: Sequence[Score],
+        parts: Mapping[str, Scores],
     ) -> GroupBatch[TokenInputs]:
         groups = torch.arange(len(prompts)).repeat_interleave(self.group_size)
         lengths = torch.tensor([len(completion.tokens) for completion in completions])
@@ -153,8 +158,16 @@ class CompletionSampler:
             loss_mask=ended.repeat_interleave(lengths) if self._truncated == "mask" else None,
             scored=scored,
             reward_mask=where,
-            metrics={"unscored_fraction": (~scored).float()},
+            metrics={"unscored_fraction": (~scored).float(), **_given(parts)},
         )
+
+
+def _given(parts: Mapping[str, Scores]) -> dict[str, Tensor]:
+    """The values of each part where it applies."""
+    return {
+        f"reward_{name}": torch.tensor([value for value in values if value is not None], dtype=torch.float64)
+        for name, values in parts.items()
+    }
 
 
 def columns_of(rows: Sequence[PromptRow]) -> dict[str, list[Any]]:

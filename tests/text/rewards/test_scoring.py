@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from grpolib.text.rewards import score
+from grpolib.text.rewards import StepRewards, score
 
 
 def gives(values):
@@ -55,6 +55,11 @@ def test_numbers_of_every_kind_become_floats():
 @pytest.mark.parametrize("values", [(1.0, 0.0), np.array([1.0, 0.0]), torch.tensor([1.0, 0.0])])
 def test_any_sized_row_of_numbers_will_do(values):
     assert scored(values) == [1.0, 0.0]
+
+
+def test_steps_may_have_rewards_of_their_own():
+    steps = StepRewards([1], [0.5])
+    assert scored([steps, None]) == [steps, None]
 
 
 def test_no_completions_have_no_values():

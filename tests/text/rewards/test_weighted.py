@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from grpolib.text.rewards import ExactMatch, Weighted, score, score_parts
+from grpolib.text.rewards import ExactMatch, StepRewards, Weighted, score, score_parts
 
 
 def gives(*values):
@@ -77,6 +77,13 @@ def test_an_unknown_way_to_treat_missing_parts_lists_the_known_ones():
 
 def test_the_parts_of_a_single_reward_are_itself():
     assert score_parts(ExactMatch(), ["?"], ["a"], {"answer": ["a"]}) == ([1.0], {"ExactMatch": [1.0]})
+
+
+def test_steps_are_worth_their_sum_among_the_parts_and_have_no_weighted_sum():
+    steps = StepRewards([1], [3.0])
+    assert score_parts(gives(steps), *rows(1), {}) == ([steps], {"<lambda>": [3.0]})
+    with pytest.raises(TypeError, match=r"'steps' gave StepRewards\(.*\) for completion 0: Weighted adds numbers"):
+        Weighted({"steps": gives(steps)})(*rows(1))
 
 
 def test_a_sum_that_overflows_is_no_value():

@@ -8,13 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from numbers import Real
 from typing import Any
 
-from grpolib.text.rewards.protocol import Reward, Scores, reward_name
+from grpolib.text.rewards.protocol import Reward, Score, reward_name
+from grpolib.text.rewards.steps import StepRewards
 
 
 def score(
     reward: Reward, prompts: Sequence[Any], completions: Sequence[str], columns: Mapping[str, Sequence[Any]]
-) -> Scores:
-    """Values of a batch of completions by one reward, sync or async, checked.
+) -> list[Score]:
+    """Scores of a batch of completions by one reward, sync or async, checked.
 
     A coroutine is run to its end on an event loop of its own, in another thread where this one already runs a loop.
 
@@ -25,10 +26,10 @@ def score(
         columns: By name, one item per completion.
 
     Returns:
-        One finite float per completion, or None where the reward does not apply.
+        One finite float or `StepRewards` per completion, or None where the reward does not apply.
 
     Raises:
-        TypeError: The reward gave something else than a list of numbers and None.
+        TypeError: The reward gave something else than a list of numbers, `StepRewards` and None.
         ValueError: It gave another count, or a value that is not finite; or prompts and columns differ in length.
     """
     _check_rows(prompts, completions, columns)
@@ -60,21 +61,21 @@ def _loop_runs() -> bool:
     return True
 
 
-def checked(name: str, values: Any, count: int) -> Scores:
-    """`count` floats or None, or an error that says what `name` gave instead."""
+def checked(name: str, values: Any, count: int) -> list[Score]:
+    """`count` scores, or an error that says what `name` gave instead."""
     if isinstance(values, (str, bytes, Mapping)) or not hasattr(values, "__len__"):
         raise TypeError(f"{name} gave {_shown(values)}: expected a list of {count} numbers, or None in a row's place")
     if len(values) != count:
         raise ValueError(f"{name} gave {len(values)} values for {count} completions: one for each, None for none")
-    return [_number(name, row, value) for row, value in enumerate(values)]
+    return [_score(name, row, value) for row, value in enumerate(values)]
 
 
-def _number(name: str, row: int, value: Any) -> float | None:
-    if value is None:
-        return None
+def _score(name: str, row: int, value: Any) -> Score:
+    if value is None or isinstance(value, StepRewards):
+        return value
     number = value.item() if hasattr(value, "item") else value  # a scalar of NumPy or torch
     if not isinstance(number, Real):
-        raise TypeError(f"{name} gave {_shown(value)} for completion {row}: expected a number, or None")
+        raise TypeError(f"{name} gave {_shown(value)} for completion {row}: expected a number, StepRewards or None")
     try:
         finite = float(number)
     except OverflowError:

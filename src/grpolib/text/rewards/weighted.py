@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
-from grpolib.text.rewards.protocol import Reward, Scores, reward_name
+from grpolib.text.rewards.protocol import Reward, Score, Scores, reward_name, totals
 from grpolib.text.rewards.scoring import checked, score
+from grpolib.text.rewards.steps import StepRewards
 
 Missing: TypeAlias = Literal["leave_out", "none"]
 
@@ -45,8 +46,14 @@ class Weighted:
         return self.combine(self.parts(prompts, completions, **columns))
 
     def parts(self, prompts: Sequence[Any], completions: Sequence[str], **columns: Sequence[Any]) -> dict[str, Scores]:
-        """Each reward's own values, unweighted."""
-        return {name: score(reward, prompts, completions, columns) for name, reward in self.rewards.items()}
+        """Each reward's own values, unweighted.
+
+        Raises:
+            TypeError: A reward gave `StepRewards`, which have no sum with numbers.
+        """
+        return {
+            name: _numbers(name, score(reward, prompts, completions, columns)) for name, reward in self.rewards.items()
+        }
 
     def combine(self, parts: Mapping[str, Scores]) -> Scores:
         """The weighted sum of each row."""
@@ -61,10 +68,17 @@ class Weighted:
 
 def score_parts(
     reward: Reward, prompts: Sequence[Any], completions: Sequence[str], columns: Mapping[str, Sequence[Any]]
-) -> tuple[Scores, dict[str, Scores]]:
+) -> tuple[list[Score], dict[str, Scores]]:
     """`score`, and the values by name for the metrics: of each part of a `Weighted`, or of the reward itself."""
     if not isinstance(reward, Weighted):
-        values = score(reward, prompts, completions, columns)
-        return values, {reward_name(reward): values}
+        scores = score(reward, prompts, completions, columns)
+        return scores, {reward_name(reward): totals(scores)}
     parts = reward.parts(prompts, completions, **columns)
     return checked(reward_name(reward), reward.combine(parts), len(completions)), parts
+
+
+def _numbers(name: str, scores: Sequence[Score]) -> Scores:
+    for row, value in enumerate(scores):
+        if isinstance(value, StepRewards):
+            raise TypeError(f"{name!r} gave {value} for completion {row}: Weighted adds numbers; give it alone")
+    return totals(scores)
