@@ -32,6 +32,7 @@ LAYERS = {
     "recipe": 5,
     "recipes": 5,
     "schedules": 5,
+    "stopping": 5,
     "text_recipes": 5,
     "trainer": 5,
     "updates": 5,

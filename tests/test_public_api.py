@@ -17,6 +17,7 @@ PolicyLoss LossOutput ClippedSurrogateLoss CISPOLoss ValueLoss EntropyBonus Exac
 ReferencePolicy Critic
 Recipe recipes Trainer GRPOTrainer PPOTrainer A2CTrainer
 Callback Logger evaluate
+StopAtReturn StopOnPlateau StopOnKL TimeBudget
 """.split()  # noqa: SIM905
 
 EQUATIONS = """

@@ -71,4 +71,8 @@ from grpolib.recipes import Recipe as Recipe
 from grpolib.schedules import LearningRate as LearningRate
 from grpolib.schedules import Linear as Linear
 from grpolib.schedules import LossSetting as LossSetting
+from grpolib.stopping import StopAtReturn as StopAtReturn
+from grpolib.stopping import StopOnKL as StopOnKL
+from grpolib.stopping import StopOnPlateau as StopOnPlateau
+from grpolib.stopping import TimeBudget as TimeBudget
 from grpolib.trainer import Trainer as Trainer
