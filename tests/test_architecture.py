@@ -36,6 +36,7 @@ LAYERS = {
     "text_recipes": 5,
     "trainer": 5,
     "updates": 5,
+    "writers": 5,
     "cli": 6,
     "": 7,  # grpolib/__init__.py: every public name
 }

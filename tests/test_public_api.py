@@ -18,6 +18,7 @@ ReferencePolicy Critic
 Recipe recipes Trainer GRPOTrainer PPOTrainer A2CTrainer
 Callback Logger evaluate
 StopAtReturn StopOnPlateau StopOnKL TimeBudget
+CSVLogger JSONLinesLogger TensorBoardLogger LogTo
 """.split()  # noqa: SIM905
 
 EQUATIONS = """

@@ -76,3 +76,6 @@ from grpolib.stopping import StopOnKL as StopOnKL
 from grpolib.stopping import StopOnPlateau as StopOnPlateau
 from grpolib.stopping import TimeBudget as TimeBudget
 from grpolib.trainer import Trainer as Trainer
+from grpolib.writers import JSONLinesLogger as JSONLinesLogger
+from grpolib.writers import LogTo as LogTo
+from grpolib.writers import TensorBoardLogger as TensorBoardLogger
