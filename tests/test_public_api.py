@@ -19,6 +19,7 @@ Recipe recipes Trainer GRPOTrainer PPOTrainer A2CTrainer
 Callback Logger evaluate
 StopAtReturn StopOnPlateau StopOnKL TimeBudget
 CSVLogger JSONLinesLogger TensorBoardLogger LogTo
+Deployed
 """.split()  # noqa: SIM905
 
 EQUATIONS = """

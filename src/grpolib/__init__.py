@@ -14,6 +14,7 @@ from grpolib.minibatch import step_weights as step_weights
 
 from grpolib.policies import Action as Action
 from grpolib.policies import ActingPolicy as ActingPolicy
+from grpolib.policies import Deployed as Deployed
 from grpolib.policies import Evaluation as Evaluation
 from grpolib.policies import Policy as Policy
 from grpolib.policies import as_policy as as_policy
