@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = ["deployment.md"]
+PAGES = ["deployment.md", "faq.md", "migration.md"]
 
 
 def blocks_of(page):
