@@ -32,9 +32,11 @@ LAYERS = {
     "recipe": 5,
     "recipes": 5,
     "schedules": 5,
+    "stopping": 5,
     "text_recipes": 5,
     "trainer": 5,
     "updates": 5,
+    "writers": 5,
     "cli": 6,
     "": 7,  # grpolib/__init__.py: every public name
 }

@@ -18,6 +18,9 @@ ReferencePolicy Critic
 TokenInputs CausalLMPolicy GeneratingPolicy CompletionSampler
 Recipe recipes Trainer GRPOTrainer PPOTrainer A2CTrainer
 Callback Logger evaluate
+StopAtReturn StopOnPlateau StopOnKL TimeBudget
+CSVLogger JSONLinesLogger TensorBoardLogger LogTo
+Deployed
 """.split()  # noqa: SIM905
 
 EQUATIONS = """

@@ -14,6 +14,7 @@ from grpolib.minibatch import step_weights as step_weights
 
 from grpolib.policies import Action as Action
 from grpolib.policies import ActingPolicy as ActingPolicy
+from grpolib.policies import Deployed as Deployed
 from grpolib.policies import Evaluation as Evaluation
 from grpolib.policies import Policy as Policy
 from grpolib.policies import as_policy as as_policy
@@ -71,4 +72,11 @@ from grpolib.recipes import Recipe as Recipe
 from grpolib.schedules import LearningRate as LearningRate
 from grpolib.schedules import Linear as Linear
 from grpolib.schedules import LossSetting as LossSetting
+from grpolib.stopping import StopAtReturn as StopAtReturn
+from grpolib.stopping import StopOnKL as StopOnKL
+from grpolib.stopping import StopOnPlateau as StopOnPlateau
+from grpolib.stopping import TimeBudget as TimeBudget
 from grpolib.trainer import Trainer as Trainer
+from grpolib.writers import JSONLinesLogger as JSONLinesLogger
+from grpolib.writers import LogTo as LogTo
+from grpolib.writers import TensorBoardLogger as TensorBoardLogger

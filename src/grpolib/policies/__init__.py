@@ -2,6 +2,7 @@
 
 from grpolib.policies.adapter import ModulePolicy as ModulePolicy
 from grpolib.policies.adapter import as_policy as as_policy
+from grpolib.policies.deployment import Deployed as Deployed
 from grpolib.policies.networks import mlp as mlp
 from grpolib.policies.protocols import ActingPolicy as ActingPolicy
 from grpolib.policies.protocols import Action as Action
