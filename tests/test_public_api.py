@@ -16,7 +16,7 @@ AdvantageEstimator GroupZScore LeaveOneOut ProcessSupervision TimestepLeaveOneOu
 PolicyLoss LossOutput ClippedSurrogateLoss CISPOLoss ValueLoss EntropyBonus ExactKL K1 K2 K3
 ReferencePolicy Critic
 Recipe recipes Trainer GRPOTrainer PPOTrainer A2CTrainer
-Callback Logger evaluate
+Callback Logger evaluate CheckpointEvery Stateful
 """.split()  # noqa: SIM905
 
 EQUATIONS = """
