@@ -84,12 +84,15 @@ def train(folder, options):
     make_database(database)
     torch.manual_seed(options.seed)
     trained, unseen = questions(str(database), options.seed)
+    unseen = unseen[: options.unseen]
     tokenizer = Words([row[column] for row in trained + unseen for column in ("prompt", "query")])
     policy = CausalLMPolicy(small_llama(len(tokenizer.words)), tokenizer)
     report = partial(evaluate_completions, policy, reward=SQLResult(), max_new_tokens=24)
 
     pairs = [(row["prompt"], row["query"]) for row in trained]
-    cold_start(policy, pairs, lambda: report(trained[:40]).sampled.mean >= options.cold_start, options.seed)
+    cold_start(
+        policy, pairs, lambda: report(trained[: options.unseen or 40]).sampled.mean >= options.cold_start, options.seed
+    )
     print(f"cold start: execution accuracy on questions never trained on: {report(unseen, samples=4)}", flush=True)
     curves = Curves()
     trainer = GRPOTrainer(
@@ -117,6 +120,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--iterations", type=int, default=60, help="GRPO updates")
     parser.add_argument("--cold-start", type=float, default=0.4, help="accuracy at which GRPO takes over")
+    parser.add_argument("--unseen", type=int, help="questions of the evaluation; all 96 where not given")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         train(folder, options)

@@ -19,7 +19,7 @@ BUDGETS = {
     "continuous.py": ["--total-steps", 2000],
     "pieces.py": ["--iterations", 2],
     "arithmetic.py": ["--iterations", 2, "--cold-start", 0.01],
-    "text_to_sql.py": ["--iterations", 2, "--cold-start", 0.01],
+    "text_to_sql.py": ["--iterations", 2, "--cold-start", 0.0, "--unseen", 4],
     "hf_model.py": ["--iterations", 2, "--max-new-tokens", 4],
 }
 OTHERS = {"lunarlander.py"}

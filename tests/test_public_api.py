@@ -17,7 +17,7 @@ PolicyLoss LossOutput ClippedSurrogateLoss CISPOLoss ValueLoss EntropyBonus Exac
 ReferencePolicy Critic
 TokenInputs CausalLMPolicy GeneratingPolicy CompletionSampler
 Recipe recipes Trainer GRPOTrainer PPOTrainer A2CTrainer
-Callback Logger evaluate
+Callback Logger evaluate CheckpointEvery Stateful
 StopAtReturn StopOnPlateau StopOnKL TimeBudget
 CSVLogger JSONLinesLogger TensorBoardLogger LogTo
 Deployed

@@ -61,6 +61,7 @@ from grpolib.algorithms import A2CTrainer as A2CTrainer
 from grpolib.algorithms import GRPOTrainer as GRPOTrainer
 from grpolib.algorithms import PPOTrainer as PPOTrainer
 from grpolib.callbacks import Callback as Callback
+from grpolib.callbacks import CheckpointEvery as CheckpointEvery
 from grpolib.callbacks import EvaluateEvery as EvaluateEvery
 from grpolib.checkpoint import load_policy as load_policy
 from grpolib.checkpoint import save_policy as save_policy
@@ -69,6 +70,7 @@ from grpolib.evaluation import evaluate as evaluate
 from grpolib.loggers import CSVLogger as CSVLogger
 from grpolib.loggers import Logger as Logger
 from grpolib.recipes import Recipe as Recipe
+from grpolib.resume import Stateful as Stateful
 from grpolib.schedules import LearningRate as LearningRate
 from grpolib.schedules import Linear as Linear
 from grpolib.schedules import LossSetting as LossSetting

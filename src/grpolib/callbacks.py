@@ -1,12 +1,17 @@
 """Callbacks: what happens around the iterations of a trainer."""
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tqdm import tqdm
 
+from grpolib.archive import write_text
 from grpolib.evaluation import CHOOSING_SEEDS, EvaluationReport
 from grpolib.functional._checks import check_whole
 from grpolib.metrics import Metrics
+from grpolib.resume import CHECKPOINTS, LATEST
 from grpolib.sampling.environments import EnvSource
 
 if TYPE_CHECKING:
@@ -55,7 +60,7 @@ class EvaluateEvery(Callback):
         if steps < 1 or episodes < 1:
             raise ValueError(f"steps={steps} and episodes={episodes} must be >= 1")
         self.steps, self.episodes, self.first_seed, self.env = steps, episodes, first_seed, env
-        self._done = 0
+        self._evaluated_at = 0
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Evaluate the policy as it starts."""
@@ -64,14 +69,77 @@ class EvaluateEvery(Callback):
 
     def on_iteration_end(self, trainer: "Trainer", metrics: Metrics) -> None:
         """Evaluate when a multiple of `steps` was passed."""
-        if trainer.num_steps // self.steps > self._done:
+        if trainer.num_steps // self.steps > self._evaluated_at // self.steps:
             self._evaluate(trainer)
 
+    def state(self) -> dict[str, Any]:
+        """When it last evaluated."""
+        return {"evaluated_at": self._evaluated_at}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on counting from there."""
+        self._evaluated_at = int(state["evaluated_at"])
+
     def _evaluate(self, trainer: "Trainer") -> None:
-        self._done = trainer.num_steps // self.steps
+        self._evaluated_at = trainer.num_steps
         report = trainer.evaluate(episodes=self.episodes, first_seed=self.first_seed, env=self.env)
         for callback in trainer.callbacks:
             callback.on_evaluation(trainer, report)
+
+
+class CheckpointEvery(Callback):
+    """Writes `checkpoints/<iteration>/` into the run folder, from which `resume` goes on with the same bits.
+
+    It comes after all other callbacks, so a checkpoint knows of everything that its iteration did. The file
+    `checkpoints/latest` names the last complete one: after a crash, whenever it came, that one is there. One more is
+    written where training ends, also by Ctrl-C.
+
+    Args:
+        iterations: Between checkpoints, >= 1.
+        keep_last: How many stay, >= 1; None keeps all.
+    """
+
+    def __init__(self, iterations: int = 10, *, keep_last: int | None = 3) -> None:
+        check_whole(iterations=iterations, keep_last=keep_last)
+        if iterations < 1 or (keep_last is not None and keep_last < 1):
+            raise ValueError(f"iterations={iterations} and keep_last={keep_last} must be >= 1")
+        self.iterations, self.keep_last = iterations, keep_last
+        self._complete = self._saved = 0
+
+    def on_train_start(self, trainer: "Trainer") -> None:
+        """Raise where there is no run folder, and clear away what came after the iteration that it goes on from."""
+        if trainer.run_folder is None:
+            raise ValueError("CheckpointEvery writes into the run folder: give the trainer run_folder=")
+        self._complete = self._saved = trainer.iteration
+        self._tidy(trainer.run_folder / CHECKPOINTS, trainer.iteration)
+
+    def on_iteration_end(self, trainer: "Trainer", metrics: Metrics) -> None:
+        """Save when it is time."""
+        self._complete = trainer.iteration
+        if trainer.iteration % self.iterations == 0:
+            self._save(trainer)
+
+    def on_train_end(self, trainer: "Trainer") -> None:
+        """Save the last iteration if it is complete, callbacks and all."""
+        if trainer.iteration == self._complete != self._saved:
+            self._save(trainer)
+
+    def _save(self, trainer: "Trainer") -> None:
+        folder = Path(trainer.run_folder or "") / CHECKPOINTS
+        mine = folder / str(trainer.iteration)
+        if mine.exists():  # of a run that was killed before `latest` named it, or that was set back
+            shutil.rmtree(mine)
+        trainer.save(mine)
+        write_text(folder / LATEST, f"{trainer.iteration}\n")
+        self._saved = trainer.iteration
+        self._tidy(folder, trainer.iteration)
+
+    def _tidy(self, folder: Path, iteration: int) -> None:
+        """Remove checkpoints that are too old, and those after `iteration`, from before a run was set back."""
+        written = sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
+        kept = [number for number in written if number <= iteration][-(self.keep_last or 0) :]
+        for number in set(written) - set(kept):
+            shutil.rmtree(folder / str(number))
 
 
 class ProgressBar(Callback):

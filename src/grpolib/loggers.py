@@ -1,8 +1,9 @@
 """Where the numbers go."""
 
 import csv
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -44,6 +45,20 @@ class CSVLogger:
         self._file: Any = None
         self._columns: list[str] = []
 
+    @classmethod
+    def reopened(cls, path: str | os.PathLike[str], iteration: int) -> "CSVLogger":
+        """Go on in a file after the rows up to `iteration`; later ones, and one written by half, are dropped."""
+        before = Path(path)
+        logger = cls.__new__(cls)
+        logger._path, logger._file, logger._columns = before, None, []
+        if before.exists():
+            whole = before.read_bytes().decode().rpartition("\n")[0]
+            table = csv.DictReader(whole.splitlines())
+            rows = [row for row in table if int(row["iteration"]) <= iteration]
+            logger._columns = list(table.fieldnames or [])
+            logger._write(rows)
+        return logger
+
     def log(self, row: Mapping[str, Any]) -> None:
         """Append a row."""
         new = [name for name in row if name not in self._columns]
@@ -67,6 +82,10 @@ class CSVLogger:
             with self._path.open(newline="") as file:
                 rows = list(csv.DictReader(file))
         self._columns += names
+        self._write(rows)
+
+    def _write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """The whole file anew."""
         temporary = self._path.with_name(self._path.name + ".tmp")
         with temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, self._columns, restval="")
@@ -98,6 +117,16 @@ class RunFolder(Callback):
         self._evaluations = CSVLogger(self.path / "evaluations.csv")
         self._best = float("-inf")
 
+    @classmethod
+    def reopened(cls, folder: str | os.PathLike[str], iteration: int) -> "RunFolder":
+        """Go on in a run folder after `iteration`; rows of later ones are dropped."""
+        run = cls.__new__(cls)
+        run.path = Path(folder)
+        run._metrics = CSVLogger.reopened(run.path / "metrics.csv", iteration)
+        run._evaluations = CSVLogger.reopened(run.path / "evaluations.csv", iteration)
+        run._best = float("-inf")
+        return run
+
     def on_iteration_end(self, trainer: "Trainer", metrics: Metrics) -> None:
         """A row of metrics.csv."""
         self._metrics.log(metrics)
@@ -120,6 +149,14 @@ class RunFolder(Callback):
             self._save_last(trainer)
         self._metrics.close()
         self._evaluations.close()
+
+    def state(self) -> dict[str, Any]:
+        """The best argmax return so far."""
+        return {"best": self._best if math.isfinite(self._best) else None}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._best = float("-inf") if state["best"] is None else float(state["best"])
 
     def _save_last(self, trainer: "Trainer") -> None:
         save_policy(trainer.policy, self.path / "last", iteration=trainer.iteration, num_steps=trainer.num_steps)

@@ -5,15 +5,17 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from importlib.metadata import version
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 from typing_extensions import Unpack
 
+from grpolib.archive import write_archive
 from grpolib.batch import GroupBatch
-from grpolib.callbacks import Callback, EvaluateEvery, ProgressBar
+from grpolib.callbacks import Callback, CheckpointEvery, EvaluateEvery, ProgressBar
 from grpolib.checkpoint import describe
 from grpolib.evaluation import REPORTED_SEEDS, EvaluationReport, Evaluator
 from grpolib.functional._checks import check_whole
@@ -23,11 +25,22 @@ from grpolib.loggers import RunFolder
 from grpolib.metrics import MetricMeans, Metrics, batch_metrics, joined
 from grpolib.policies import Policy, as_policy
 from grpolib.recipes import Pieces, Recipe, check_pieces, rows_to_compile
+from grpolib.resume import (
+    CHECKPOINTS,
+    latest_checkpoint,
+    read_state,
+    restore,
+    restore_callbacks,
+    sampler_settings,
+    state_of,
+)
 from grpolib.sampling import Sampler
 from grpolib.sampling.engines import InProcessEngine
 from grpolib.sampling.environments import EnvSource
 from grpolib.sampling.rollout import device_of, generator, one_torch_thread
 from grpolib.updates import Update
+
+TrainerT = TypeVar("TrainerT", bound="Trainer")
 
 AUTO_UPDATES = 20_000
 """Updates from which compiling pays for itself."""
@@ -53,8 +66,8 @@ class Trainer:
         compile: Compile the update (10 to 30 s, needs a C++ compiler), from the first iteration; "auto": from the
             tenth, where a run of `total_steps` is long enough to pay for it. Results differ by rounding.
         callbacks: Called in this order, after the progress bar (on a terminal) and before what a run_folder
-            brings: its files, and `EvaluateEvery()` where there is none among the callbacks; `on_train_end` in the
-            reverse order, so that what was opened last is closed first.
+            brings: its files, and `EvaluateEvery()` where there is none among the callbacks; `CheckpointEvery` last of
+            all. `on_train_end` in the reverse order, so that what was opened last is closed first.
         pieces: The fields of `Recipe`, by keyword.
 
     Raises:
@@ -106,7 +119,9 @@ class Trainer:
                 f"compile=True needs minibatches of one size and losses that stay the same, got {self.recipe.plan} and "
                 f"schedules {self.recipe.schedules}: set compile=False"
             )
-        self._compile: bool | Literal["auto"] = compile if rows_to_compile(self.recipe) else False
+        self.compile: bool | Literal["auto"] = compile if rows_to_compile(self.recipe) else False
+        self.is_compiled = False
+        self._compiles_again = False
         self._evaluator: Evaluator | None = None
         self.iteration = 0
         self.num_steps = 0
@@ -116,7 +131,61 @@ class Trainer:
         for callback in callbacks:
             if not isinstance(callback, Callback):
                 raise TypeError(f"callbacks has {callback!r}: give instances of subclasses of Callback")
-        self.callbacks = [ProgressBar(), *callbacks, *self._writers(run_folder, callbacks)]
+        self.callbacks: list[Callback] = [ProgressBar(), *callbacks]
+        self.run_folder: Path | None = None
+        if run_folder is not None:
+            self._write_to(RunFolder(run_folder, self._config()))
+
+    @classmethod
+    def resume(cls: type[TrainerT], path: str | os.PathLike[str], *arguments: Any, **keywords: Any) -> TrainerT:
+        """The trainer that wrote a checkpoint, which goes on as if it had never stopped: with the same bits.
+
+        Policy, environment, pieces and callbacks are given again, as to the constructor; the file holds numbers
+        alone, and nothing of it is executed or imported. Seed and compile are the file's. `train(total_steps=)`
+        counts from the run's start.
+
+        Args:
+            path: A run folder, which goes on from its latest checkpoint (rows of later iterations are dropped), or a
+                single checkpoint: then nothing is written unless a new `run_folder` is given.
+            arguments: As the constructor's: the policy, whose parameters are overwritten, and where groups come from.
+            keywords: As the constructor's.
+
+        Raises:
+            FileNotFoundError: No checkpoint there.
+            ValueError: A damaged checkpoint, or other pieces than the run was started with; the message names the
+                first difference.
+        """
+        goes_on = (Path(path) / CHECKPOINTS).is_dir()
+        checkpoint = latest_checkpoint(Path(path)) if goes_on else Path(path)
+        state = read_state(checkpoint)
+        for name in ("seed", "compile"):
+            if keywords.setdefault(name, state[name]) != state[name]:
+                raise ValueError(f"{name} is {keywords[name]!r}, and {state[name]!r} in {checkpoint}: leave it out")
+        if goes_on and keywords.get("run_folder") is not None:
+            raise ValueError(f"the run goes on in {path}: leave run_folder out, or resume from {checkpoint}")
+        trainer = cls(*arguments, **keywords)
+        restore(trainer, state, checkpoint)
+        trainer._compiles_again = state["is_compiled"]
+        if goes_on:
+            trainer._write_to(RunFolder.reopened(path, trainer.iteration))
+        restore_callbacks(trainer, state, checkpoint)
+        return trainer
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint from which `resume` goes on: a new folder of JSON and safetensors, whole or not at all.
+
+        Args:
+            path: Must not exist.
+
+        Raises:
+            FileExistsError: It exists.
+            RuntimeError: An iteration was broken off, so there is nothing whole to save.
+        """
+        if self.is_mid_iteration:
+            raise RuntimeError(
+                f"iteration {self.iteration} is not complete: save between iterations, in a callback's on_iteration_end"
+            )
+        write_archive(Path(path), state_of(self))
 
     def train(self, *, total_steps: int | None = None, iterations: int | None = None) -> None:
         """Train until the run has `total_steps` environment steps, or for `iterations` further iterations.
@@ -155,9 +224,9 @@ class Trainer:
         self._switch_to_evaluation_mode()
         for schedule in self.recipe.schedules:
             schedule(self)
-        if self._compiles_now():
+        if not self.is_compiled and self._compiles_now():
             self.update.compile(rows_to_compile(self.recipe) or 0)
-            self._compile = False
+            self.is_compiled = True
         seed = np.random.SeedSequence(self.seed, spawn_key=(self.iteration,))
         batch = self.sampler.sample(self.policy, self.recipe.groups_per_step, seed)
         sampled = time.perf_counter()
@@ -225,21 +294,21 @@ class Trainer:
         if self.critic is not None:
             self.critic.module.train(False)
 
-    def _writers(self, run_folder: str | os.PathLike[str] | None, callbacks: Sequence[Callback]) -> list[Callback]:
-        if run_folder is None:
-            return []
-        folder = RunFolder(run_folder, self._config())
-        evaluates = any(isinstance(callback, EvaluateEvery) for callback in callbacks)
-        in_environments = hasattr(self.sampler, "source")
-        return [folder, EvaluateEvery()] if in_environments and not evaluates else [folder]
+    def _write_to(self, folder: RunFolder) -> None:
+        """Add what a run folder brings; checkpoints come after everything that they must know of."""
+        self.run_folder = folder.path
+        brought: list[Callback] = [folder]
+        if hasattr(self.sampler, "source") and not any(isinstance(c, EvaluateEvery) for c in self.callbacks):
+            brought.append(EvaluateEvery())
+        self.callbacks = sorted([*self.callbacks, *brought], key=lambda c: isinstance(c, CheckpointEvery))
 
     def _config(self) -> dict[str, Any]:
         return {
             "grpolib": version("grpolib"),
             "torch": torch.__version__,
             "seed": self.seed,
-            "compile": self._compile,
-            "sampler": {"name": type(self.sampler).__name__, **_sampler_settings(self.sampler)},
+            "compile": self.compile,
+            "sampler": sampler_settings(self.sampler),
             "policy": str(self.policy),
             "recipe": describe(self.recipe),
         }
@@ -256,8 +325,8 @@ class Trainer:
 
     def _compiles_now(self) -> bool:
         """A function of the arguments and the iteration alone, so that the bits stay the same."""
-        if self._compile != "auto":
-            return self._compile
+        if self.compile != "auto" or self._compiles_again:
+            return bool(self.compile)
         plan = self.recipe.plan
         updates = (self.target_steps or 0) * plan.epochs / (plan.size or 1)
         return self.iteration >= AUTO_ITERATION and updates >= AUTO_UPDATES
@@ -275,11 +344,6 @@ def _adapted(policy: Policy | nn.Module, sampler: Sampler) -> Policy:
     if action_space is None:
         raise TypeError(f"{type(policy).__name__} has no evaluate(inputs): wrap it in a Policy that fits the sampler")
     return as_policy(policy, action_space)
-
-
-def _sampler_settings(sampler: Sampler) -> dict[str, Any]:
-    names = {"name": "environment", "group_size": "group_size", "num_envs": "num_envs", "steps": "steps"}
-    return {shown: getattr(sampler, name) for name, shown in names.items() if hasattr(sampler, name)}
 
 
 def _timings(start: float, sampled: float, end: float, num_steps: int) -> Metrics:

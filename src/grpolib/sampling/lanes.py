@@ -52,7 +52,7 @@ class Lanes:
             outcome = self.environments[member].step(action)
             if len(outcome) != 5:
                 raise ValueError(
-                    f"{self._where(member)} gave {len(outcome)} things from step: a Gymnasium environment gives "
+                    f"{self.where(member)} gave {len(outcome)} things from step: a Gymnasium environment gives "
                     "observation, reward, terminated, truncated and info"
                 )
             observation, reward, terminated, truncated, _ = outcome
@@ -73,18 +73,18 @@ class Lanes:
         try:
             return float(reward)
         except (TypeError, ValueError):
-            raise ValueError(f"{self._where(member)} gave reward {reward!r}: a reward is a number") from None
+            raise ValueError(f"{self.where(member)} gave reward {reward!r}: a reward is a number") from None
 
     def _keep(self, observation: Any, member: int) -> None:
         """Copy an observation to its place."""
         array = np.asarray(observation)
         if array.shape != self._shape:
             raise ValueError(
-                f"{self._where(member)} gave an observation of shape {array.shape}, its observation space says "
+                f"{self.where(member)} gave an observation of shape {array.shape}, its observation space says "
                 f"{self._shape}"
             )
         if array.dtype.kind not in "biuf":
-            raise ValueError(f"{self._where(member)} gave an observation of {array.dtype}: observations are numbers")
+            raise ValueError(f"{self.where(member)} gave an observation of {array.dtype}: observations are numbers")
         if array.dtype is self.observations.dtype:
             self.observations[member] = array
         else:
@@ -94,14 +94,15 @@ class Lanes:
     def _check_finite(self, members: Sequence[int], rewards: NDArray[Any]) -> None:
         for member, reward in zip(members, rewards.tolist(), strict=True):
             if not math.isfinite(reward):
-                raise ValueError(f"{self._where(member)} gave reward {reward}: rewards must be finite")
+                raise ValueError(f"{self.where(member)} gave reward {reward}: rewards must be finite")
             if not np.isfinite(self.observations[member]).all():
                 raise ValueError(
-                    f"{self._where(member)} gave a non-finite observation: {self.observations[member]}; clip or "
+                    f"{self.where(member)} gave a non-finite observation: {self.observations[member]}; clip or "
                     "replace it in a wrapper"
                 )
 
-    def _where(self, member: int) -> str:
+    def where(self, member: int) -> str:
+        """Which episode and step a member is at, in words."""
         return (
             f"{environment_name(self.environments[member])}, reset seed {self.seeds[member]}, step {self.times[member]}"
         )

@@ -1,8 +1,9 @@
 """A fixed number of steps from each of a few environments, for estimators with a critic."""
 
+import hashlib
 from collections import deque
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +63,8 @@ class StepSampler:
         self.max_length = description.time_limit
         self._stage = BlockStage(env, num_envs, steps)
         self._finished: deque[tuple[float, int]] = deque(maxlen=RECENT)
+        self._open: list[OpenEpisode] = []
+        self._replays = False
 
     def sample(
         self, policy: ActingPolicy, num_groups: int, seed: np.random.SeedSequence, *, first_group: int = 0
@@ -77,24 +80,87 @@ class StepSampler:
                 f"num_groups is {num_groups}, this sampler has {self.num_envs} environments: set "
                 f"groups_per_step={self.num_envs}"
             )
-        jobs = [BlockJob(k, group_seed(seed, first_group + k)) for k in range(-(-self.num_envs // BLOCK))]
-        segments = concatenate(self.engine.map(self._stage, policy, jobs, pinned=True))
+        blocks = range(0, self.num_envs, BLOCK)
+        replayed = [self._open[first : first + BLOCK] if self._replays else () for first in blocks]
+        jobs = [BlockJob(k, group_seed(seed, first_group + k), replayed[k]) for k in range(len(blocks))]
+        rollouts = self.engine.map(self._stage, policy, jobs, pinned=True)
+        segments = concatenate([batch for batch, _ in rollouts])
+        self._replays = False
+        self._open = self._continued(segments.inputs.actions, [place for _, places in rollouts for place in places])
         self._finished.extend(
             zip(segments.metrics["returns"].tolist(), segments.metrics["lengths"].tolist(), strict=True)
         )
         return replace(segments, metrics=_finished_metrics(self._finished))
 
+    def state(self) -> dict[str, Any]:
+        """The open episodes, as what it takes to play them again, and the last finished ones."""
+        return {
+            "open": [asdict(episode) for episode in self._open],
+            "finished": [list(episode) for episode in self._finished],
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over open episodes; the next `sample` plays them again, and raises where they do not come to the same.
+
+        Raises:
+            ValueError: They are of another number of environments.
+        """
+        episodes = [OpenEpisode(**episode) for episode in state["open"]]
+        if len(episodes) not in (0, self.num_envs):
+            raise ValueError(f"{len(episodes)} open episodes for {self.num_envs} environments: give as many as before")
+        self._finished = deque(((float(total), int(length)) for total, length in state["finished"]), maxlen=RECENT)
+        self._open, self._replays = episodes, bool(episodes)
+
     def close(self) -> None:
         """Close the environments and end the workers."""
         self.engine.close()
 
+    def _continued(self, actions: torch.Tensor, places: Sequence["Place"]) -> list["OpenEpisode"]:
+        """The episodes that are open now; each environment has `steps` of the actions."""
+        taken = actions.unflatten(0, (self.num_envs, self.steps))
+        before = [episode.actions for episode in self._open] or [taken[0, :0]] * self.num_envs
+        return [
+            OpenEpisode(place.seed, _last(place.time, old, new), place.total, place.observation)
+            for place, old, new in zip(places, before, taken, strict=True)
+        ]
+
+
+class Place(NamedTuple):
+    """Where an environment stands: its reset seed, the steps since, their return, a checksum of the observation."""
+
+    seed: int
+    time: int
+    total: float
+    observation: str
+
 
 @dataclass(frozen=True)
+class OpenEpisode:
+    """What it takes to play an episode again: its reset seed and actions [t, ...], and what they came to."""
+
+    seed: int
+    actions: torch.Tensor
+    total: float
+    observation: str
+
+    @property
+    def place(self) -> Place:
+        """Where it stands."""
+        return Place(self.seed, len(self.actions), self.total, self.observation)
+
+
+def _last(count: int, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """The last `count` rows of both together."""
+    return new[len(new) - count :] if count <= len(new) else torch.cat([old[len(old) + len(new) - count :], new])
+
+
+@dataclass(frozen=True, eq=False)
 class BlockJob:
-    """One rollout of one block of environments."""
+    """One rollout of one block of environments, after episodes that are played again."""
 
     block: int
     seed: np.random.SeedSequence
+    replayed: Sequence[OpenEpisode] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,11 +183,14 @@ class BlockRun:
         self._stage = stage
         self._blocks: dict[int, _Block] = {}
 
-    def __call__(self, policy: ActingPolicy, job: BlockJob) -> GroupBatch[StepInputs]:
-        """`steps` steps of each environment of the block."""
+    def __call__(self, policy: ActingPolicy, job: BlockJob) -> tuple[GroupBatch[StepInputs], list[Place]]:
+        """`steps` steps of each environment of the block, and where that leaves them."""
         if job.block not in self._blocks:
             self._blocks[job.block] = _Block(self._environments(job.block))
-        return self._blocks[job.block].run(policy, self._stage.steps, job.seed)
+        block = self._blocks[job.block]
+        if job.replayed:
+            block.replay(job.replayed)
+        return block.run(policy, self._stage.steps, job.seed), block.places()
 
     def close(self) -> None:
         """Close the environments."""
@@ -186,6 +255,37 @@ class _Block:
                 ends[member].append(self._end(steps - 1, member, False))
         batch = _as_segments(observations, actions, log_probs, rewards, ends, first_times)
         return replace(batch, metrics=_finished_metrics(finished))
+
+    def replay(self, episodes: Sequence[OpenEpisode]) -> None:
+        """Play open episodes again.
+
+        Raises:
+            ValueError: One ends early, or comes to another observation or return than it did.
+        """
+        for member, episode in enumerate(episodes):
+            self._lanes.reset(member, episode.seed)
+            self._totals[member] = 0.0
+            for action in environment_actions(episode.actions, self.environments[0].action_space):
+                outcome = self._lanes.step([member], [action])
+                self._totals[member] += outcome.rewards[0]
+                if outcome.terminated[0] or outcome.truncated[0]:
+                    break
+            if self._place(member) != episode.place:
+                raise ValueError(
+                    f"{self._lanes.where(member)}: the open episode of {len(episode.actions)} steps, played again, "
+                    "came to something else, so the run cannot go on exactly. Draw everything from self.np_random and "
+                    "let nothing survive reset (check_group_env says more), or start anew with the saved policy"
+                )
+        self._started = True
+
+    def places(self) -> list[Place]:
+        """Where the environments stand."""
+        return [self._place(member) for member in range(len(self.environments))]
+
+    def _place(self, member: int) -> Place:
+        lanes = self._lanes
+        checksum = hashlib.sha256(lanes.observations[member].tobytes()).hexdigest()
+        return Place(lanes.seeds[member], lanes.times[member], float(self._totals[member]), checksum)
 
     def _end(self, step: int, member: int, terminated: bool) -> _End:
         return _End(step, terminated, self._lanes.observations[member].copy())
