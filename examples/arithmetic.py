@@ -133,7 +133,7 @@ def cold_start(policy, pairs, is_enough, seed):
         loss.backward()
         optimizer.step()
         warm_up.step()
-        if update % 20 == 19 and is_enough():
+        if update % 5 == 4 and is_enough():
             return
 
 
@@ -162,7 +162,7 @@ def curve(values, points=60):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--iterations", type=int, default=300, help="GRPO updates")
+    parser.add_argument("--iterations", type=int, default=1200, help="GRPO updates")
     parser.add_argument("--cold-start", type=float, default=0.4, help="share of right results at which GRPO takes over")
     options = parser.parse_args()
     started = time.perf_counter()
