@@ -134,6 +134,7 @@ class Recipe:
 
     def pieces(self) -> Pieces:
         """The fields as keywords of `Trainer`."""
+        # The names are those of `Pieces`, which a type checker cannot see in a comprehension.
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[return-value]
 
     def replaced(self, **pieces: Unpack[Pieces]) -> "Recipe":

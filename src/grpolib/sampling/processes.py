@@ -107,6 +107,7 @@ class ProcessEngine:
         state = policy.state_dict()
         if policy is not self._policy:
             self._weights = {name: value.detach().cpu().clone().share_memory_() for name, value in state.items()}
+            # Every policy is a module, which a protocol cannot say.
             definition = cloudpickle.dumps(copy.deepcopy(policy).cpu())  # type: ignore[attr-defined]
             for worker in self._workers:
                 worker.send(("policy", definition, self._weights))

@@ -48,11 +48,11 @@ class DynamicSampling:
     ) -> GroupBatch[Any]:
         """`num_groups` groups that differ, or as many as the refills gave; see `Sampler.sample`."""
         kept: list[GroupBatch[Any]] = []
-        first: GroupBatch[Any] | None = None
+        first: list[GroupBatch[Any]] = []
         dropped, missing, following = 0, num_groups, first_group
         for _ in range(1 + self.max_refills):
             batch = self.sampler.sample(policy, missing, seed, first_group=following)
-            first = batch if first is None else first
+            first = first or [batch]
             following += missing
             differ = self._differ(batch)
             dropped += int((~differ).sum())
@@ -61,7 +61,7 @@ class DynamicSampling:
                 missing -= int(differ.sum())
             if missing == 0:
                 break
-        return _counted(kept or [first], dropped, missing)  # type: ignore[list-item]
+        return _counted(kept or first, dropped, missing)
 
     def close(self) -> None:
         """Close the sampler."""

@@ -111,7 +111,8 @@ class HuggingFaceModel:
         sequences = joined(inputs)
         with self._layer_checkpoints():
             output = self._base(input_ids=sequences.ids, attention_mask=sequences.mask.long(), use_cache=False)
-        return output.last_hidden_state[sequences.predicts]  # type: ignore[no-any-return]
+        states: Tensor = output.last_hidden_state[sequences.predicts]
+        return states
 
     def _joined_logits(self, inputs: TokenInputs) -> Tensor:
         sequences = joined(inputs)

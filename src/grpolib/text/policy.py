@@ -204,6 +204,7 @@ class WithoutAdapters(nn.Module):
     def evaluate(self, inputs: TokenInputs) -> Evaluation:
         """See `CausalLMPolicy.evaluate`."""
         (policy,) = self._policy
+        # A method that peft adds, which torch's types do not know.
         with policy.model.disable_adapter():  # type: ignore[operator]
             return policy.evaluate(inputs)
 
