@@ -16,7 +16,7 @@ LUNAR_LANDER = EXAMPLES / "lunarlander.py"
 BUDGETS = {
     "quickstart.py": ["--total-steps", 2000],
     "own_estimator.py": ["--total-steps", 2000],
-    "continuous.py": ["--total-steps", 2000],
+    "continuous.py": ["--total-steps", 7000],
     "pieces.py": ["--iterations", 2],
     "arithmetic.py": ["--iterations", 2, "--cold-start", 0.01],
     "text_to_sql.py": ["--iterations", 2, "--cold-start", 0.0, "--unseen", 4],
@@ -51,7 +51,7 @@ def test_an_example_runs_and_writes_nothing(tmp_path, name):
 @pytest.mark.parametrize(("recipe", "options"), [("critic-free", []), ("grpo", ["--recipe", "grpo"])])
 def test_the_lunar_lander_leaves_its_result_and_its_curves(tmp_path, recipe, options):
     folder = tmp_path / "run"
-    done = run(LUNAR_LANDER, "--total-steps", 3000, "--seed", 3, "--out", folder, *options)
+    done = run(LUNAR_LANDER, "--total-steps", 7000, "--seed", 3, "--out", folder, *options)
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr
     assert {path.name for path in folder.iterdir()} == {
@@ -65,7 +65,7 @@ def test_the_lunar_lander_leaves_its_result_and_its_curves(tmp_path, recipe, opt
     }
     result = json.loads((folder / "result.json").read_text())
     assert (result["recipe"], result["seed"]) == (recipe, 3)
-    assert result["steps"] >= 3000
+    assert result["steps"] >= 7000
     assert f"{result['argmax_mean']:.1f}" in done.stdout
     assert str(folder) in done.stdout
     with (folder / "metrics.csv").open(newline="") as file:

@@ -366,6 +366,7 @@ def test_a_run_goes_into_the_results_and_is_not_repeated(tmp_path):
 
 
 @pytest.mark.usefixtures("tiny")
+@pytest.mark.filterwarnings("ignore:total_steps is 1, and the first iteration")
 def test_a_run_that_fails_leaves_no_line(tmp_path, monkeypatch):
     def fails(*_, **__):
         raise RuntimeError("out of luck")
@@ -450,7 +451,7 @@ def test_the_command_runs_what_is_missing(tmp_path):
     command = [sys.executable, BENCHMARKS / "lunarlander_study.py"]
     where = ["--results", tmp_path / "results"]
     Results(tmp_path / "results").add(*lines_of("grpo", 1))
-    budget = ["--rows", "grpo", "--seeds", "0", "1", "--total-steps", "1000", "--work", tmp_path / "work"]
+    budget = ["--rows", "grpo", "--seeds", "0", "1", "--total-steps", "7000", "--work", tmp_path / "work"]
     done = subprocess.run([*command, "run", *budget, *where], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 runs to do" in done.stdout

@@ -266,8 +266,16 @@ def test_a_run_has_at_least_the_steps_asked_for_and_less_than_an_iteration_more(
 
 def test_fewer_steps_than_an_iteration_are_one_iteration():
     trainer = counting_trainer()
-    trainer.train(total_steps=1)
+    with pytest.warns(UserWarning, match=r"total_steps is 1, and the first iteration took 12"):
+        trainer.train(total_steps=1)
     assert (trainer.num_steps, trainer.iteration) == (12, 1)
+
+
+def test_as_many_steps_as_an_iteration_are_no_small_budget():
+    trainer = counting_trainer()
+    trainer.train(total_steps=12)
+    trainer.train(total_steps=13)
+    assert trainer.iteration == 2
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_a_strict_type_checker_takes_the_script_and_refuses_wrong_calls(tmp_path
 
 def test_the_script_runs(capsys):
     assert typed_script.groups().num_steps > 8
-    assert [trainer.num_steps for trainer in typed_script.segments()] == [16, 16, 10]
+    assert [trainer.num_steps for trainer in typed_script.segments()] == [16, 16, 20]
     assert typed_script.named().group_size == 2
     assert torch.isfinite(typed_script.by_hand())
     assert capsys.readouterr().out.count("\n") == 2

@@ -198,7 +198,7 @@ def segments() -> list[Trainer]:
     a2c = A2CTrainer(Network(), environment, num_envs=2, critic=critic)
     trainers: list[Trainer] = [by_hand, by_name, a2c]
     for trainer in trainers:
-        trainer.train(total_steps=10)
+        trainer.train(total_steps=16)
     return trainers
 
 

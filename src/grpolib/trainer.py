@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from importlib.metadata import version
@@ -190,7 +191,8 @@ class Trainer:
     def train(self, *, total_steps: int | None = None, iterations: int | None = None) -> None:
         """Train until the run has `total_steps` environment steps, or for `iterations` further iterations.
 
-        An iteration is never cut: the run ends with at least `total_steps`, less than one iteration more.
+        An iteration is never cut: the run ends with at least `total_steps`, less than one iteration more, and a
+        warning says so where the first iteration alone takes more.
         The first Ctrl-C lets the iteration finish, then everything is written and KeyboardInterrupt raised; a
         second one stops at once.
 
@@ -210,6 +212,7 @@ class Trainer:
                 callback.on_train_start(self)
             while not self._is_finished():
                 metrics = self.step()
+                self._warn_of_a_budget_below_one_iteration()
                 verdicts = [callback.on_iteration_end(self, metrics) for callback in self.callbacks]
                 if interrupt.requested:
                     raise KeyboardInterrupt
@@ -322,6 +325,14 @@ class Trainer:
                 raise ValueError(f"{name} is {value}: it must be >= 1")
         self.target_steps = total_steps
         self.target_iterations = None if iterations is None else self.iteration + iterations
+
+    def _warn_of_a_budget_below_one_iteration(self) -> None:
+        if self.iteration == 1 and self.target_steps is not None and self.num_steps > self.target_steps:
+            warnings.warn(
+                f"total_steps is {self.target_steps}, and the first iteration took {self.num_steps}: an iteration "
+                "is never cut. Take fewer or shorter episodes an iteration, or train for more",
+                stacklevel=3,
+            )
 
     def _compiles_now(self) -> bool:
         """A function of the arguments and the iteration alone, so that the bits stay the same."""
