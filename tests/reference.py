@@ -113,8 +113,22 @@ def timestep_leave_one_out_advantages(rewards, lengths, group_ids, discount, nor
             advantages.append(to_go[i][t] - mean(living if living else joined(others)))
     if not normalize:
         return advantages
+    if normalize == "timestep":
+        return divided_per_timestep(advantages, lengths, group_ids)
     spread = std(advantages)
     return [a / spread if spread > 0 else 0.0 for a in advantages]
+
+
+def divided_per_timestep(advantages, lengths, group_ids):
+    pieces = split(advantages, lengths)
+    floor = 0.1**2 * mean([a * a for a in advantages])
+    scaled = []
+    for i in range(len(lengths)):
+        peers = [pieces[j] for j in members(group_ids, group_ids[i])]
+        for t in range(lengths[i]):
+            square = mean([peer[t] ** 2 for peer in peers if t < len(peer)]) + floor
+            scaled.append(pieces[i][t] / math.sqrt(square) if square > 0 else 0.0)
+    return scaled
 
 
 # KL divergence (Schulman 2020; DeepSeekMath eq. 4).

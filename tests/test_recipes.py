@@ -13,6 +13,8 @@ from grpolib import (
     GroupSampler,
     GroupZScore,
     GRPOTrainer,
+    LearningRate,
+    Linear,
     LossOutput,
     MinibatchPlan,
     Recipe,
@@ -44,29 +46,29 @@ def test_the_published_grpo():
     assert list(recipe.schedules) == []
 
 
-def test_critic_free_differs_in_credit_and_mean_and_has_no_kl():
+def test_critic_free():
     recipe = recipes.critic_free()
-    assert recipe.advantages == TimestepLeaveOneOut(discount=0.99, normalize=True)
+    assert recipe.advantages == TimestepLeaveOneOut(discount=0.99, normalize="timestep")
     assert recipe.reduction == "step_mean"
     assert list(recipe.loss) == [ClippedSurrogateLoss()]
     assert recipe.reference is None
-    published = recipes.grpo()
-    for name in ("plan", "group_size", "groups_per_step", "max_grad_norm", "optimizer"):
-        assert getattr(recipe, name) == getattr(published, name)
+    assert recipe.plan == MinibatchPlan(epochs=10, size=256, by="step")
+    assert (recipe.group_size, recipe.groups_per_step, recipe.max_grad_norm) == (8, 4, 0.5)
+    assert recipe.schedules == ()
+    assert recipes.critic_free(500).schedules == (LearningRate(Linear(1e-3, 0.0, total_steps=500)),)
 
 
-@pytest.mark.parametrize("recipe", [recipes.grpo(), recipes.critic_free()])
-def test_the_published_optimizer(recipe):
+@pytest.mark.parametrize(("recipe", "rate"), [(recipes.grpo(), 3e-4), (recipes.critic_free(), 1e-3)])
+def test_the_optimizer(recipe, rate):
     optimizer = recipe.optimizer([torch.nn.Parameter(torch.zeros(1))])
     assert isinstance(optimizer, torch.optim.Adam)
     assert not isinstance(optimizer, torch.optim.AdamW)
     (group,) = optimizer.param_groups
-    assert (group["lr"], group["eps"], group["weight_decay"]) == (3e-4, 1e-5, 0)
+    assert (group["lr"], group["eps"], group["weight_decay"]) == (rate, 1e-5, 0)
 
 
 def test_a_new_call_gives_an_equal_recipe():
     assert recipes.grpo() == recipes.grpo()
-    assert recipes.critic_free() == recipes.critic_free()
     assert recipes.grpo() != recipes.critic_free()
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grpolib import functional as F  # noqa: N812
 from grpolib.batch import GroupBatch
-from grpolib.functional._checks import check_fraction, check_not_negative
+from grpolib.functional._checks import check_choice, check_fraction, check_not_negative
 from grpolib.functional.segments import overall_std
 
 Batch: TypeAlias = GroupBatch[Any]
@@ -132,14 +132,17 @@ class TimestepLeaveOneOut:
 
     Args:
         discount: gamma, in [0, 1].
-        normalize: Divide once by the standard deviation of the batch's advantages; their mean stays.
+        normalize: True divides once by the standard deviation of the batch's advantages; their mean stays.
+            "timestep" divides by a scale of the group's time step, so that late steps, after which members hardly
+            differ, are not drowned by early ones.
     """
 
     discount: float = 0.99
-    normalize: bool = True
+    normalize: bool | Literal["timestep"] = True
 
     def __post_init__(self) -> None:
         check_fraction("discount", self.discount)
+        check_choice("normalize", self.normalize, (True, False, "timestep"))
 
     def __call__(self, batch: Batch) -> Float[Tensor, " S"]:
         """One advantage per step."""

@@ -44,9 +44,22 @@ def grpo() -> Recipe:
     )
 
 
-def critic_free() -> Recipe:
-    """GRPO for dense rewards: a leave-one-out baseline per time step, every step weighted the same, no KL."""
-    return Recipe(advantages=TimestepLeaveOneOut(discount=0.99), reduction="step_mean")
+def critic_free(total_steps: int | None = None) -> Recipe:
+    """GRPO for dense rewards: a leave-one-out baseline and a scale per time step, every step weighted the same, no KL.
+
+    Args:
+        total_steps: Anneals the learning rate linearly to 0 at this many environment steps; None keeps it.
+
+    Source: this library; docs/results.md has the study that chose it.
+    """
+    return Recipe(
+        advantages=TimestepLeaveOneOut(discount=0.99, normalize="timestep"),
+        reduction="step_mean",
+        plan=MinibatchPlan(epochs=10, size=256),
+        optimizer=partial(torch.optim.Adam, lr=1e-3, eps=1e-5, fused=True),
+        schedules=_annealed(1e-3, total_steps),
+        group_size=8,
+    )
 
 
 def ppo(total_steps: int | None = None) -> Recipe:

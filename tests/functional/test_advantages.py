@@ -334,6 +334,37 @@ def test_rewards_to_go_against_the_others_still_running():
     assert_matches(timestep_leave_one_out_advantages(*case, discount=1.0), [a / oracle.std(raw) for a in raw])
 
 
+def test_each_time_step_has_a_scale_of_its_own():
+    # Two members of two steps, rewards to go 10, 2 | 2, 1: raw 8, 1 | -8, -1, mean squares 64 and 1, of all 32.5.
+    # Their scales: sqrt(64 + 0.01 * 32.5) and sqrt(1 + 0.325): the late step counts nearly as much as the early one.
+    case = f64([8, 2, 1, 1]), ints([2, 2]), ints([0, 0])
+    advantages = timestep_leave_one_out_advantages(*case, discount=1.0, normalize="timestep")
+    early, late = 8 / math.sqrt(64.325), 1 / math.sqrt(1.325)
+    assert_matches(advantages, [early, late, -early, -late])
+
+
+@given(grouped_episodes(), discounts)
+def test_no_time_step_outweighs_the_others(case, discount):
+    rewards, sizes, ids = case
+    arguments = f64(rewards), ints(sizes), ints(ids)
+    advantages = timestep_leave_one_out_advantages(*arguments, discount=discount, normalize="timestep")
+    for label in set(ids):
+        pieces = [advantages.split(sizes)[i] for i in oracle.members(ids, label)]
+        for t in range(max(len(piece) for piece in pieces)):
+            there = torch.stack([piece[t] for piece in pieces if len(piece) > t])
+            assert there.square().mean() <= 1 + 1e-12
+
+
+@given(grouped_episodes(), st.floats(1e-150, 1e150))
+def test_a_scale_per_time_step_takes_the_unit_away(case, unit):
+    rewards, sizes, ids = case
+    structure = ints(sizes), ints(ids)
+    options = {"discount": 0.9, "normalize": "timestep"}
+    whole = f64([round(reward) for reward in rewards])  # what differs does so by more than rounding
+    before, after = (timestep_leave_one_out_advantages(whole * u, *structure, **options) for u in (1.0, unit))
+    torch.testing.assert_close(before, after, rtol=1e-6, atol=1e-6)
+
+
 def test_rewards_to_go_are_discounted():
     # γ = ½: a: 1 + ½ · 2 = 2, 2; b: 4. t = 0: 2 - 4, 4 - 2. t = 1: a alone, 2 - 4.
     case = f64([1, 2, 4]), ints([2, 1]), ints([0, 0])
@@ -355,7 +386,7 @@ def test_groups_do_not_meet():
     assert advantages.tolist() == [-2.0, -40.0, 2.0, 40.0]
 
 
-@given(grouped_episodes(), discounts, st.booleans())
+@given(grouped_episodes(), discounts, st.sampled_from([True, False, "timestep"]))
 def test_timestep_leave_one_out_agrees_with_a_loop(case, discount, normalize):
     rewards, sizes, ids = case
     arguments = f64(rewards), ints(sizes), ints(ids)
@@ -385,7 +416,7 @@ def test_a_group_has_the_same_bits_alone(case, discount):
 
 
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("normalize", [True, False, "timestep"])
 def test_identical_members_are_exactly_zero(normalize, dtype):
     rewards = torch.tensor([0.1, 0.7, 0.3] * 5, dtype=dtype)
     case = rewards, ints([3] * 5), one_group(5)
@@ -436,6 +467,7 @@ def every_function(scores, ids):
         process_supervision_advantages(scores, ones, ids),
         timestep_leave_one_out_advantages(scores, ones, ids, discount=1.0),
         timestep_leave_one_out_advantages(scores, ones, ids, discount=1.0, normalize=False),
+        timestep_leave_one_out_advantages(scores, ones, ids, discount=1.0, normalize="timestep"),
     ]
 
 

@@ -94,8 +94,8 @@ def grpo(**pieces: Any) -> Recipe:
 
 
 def critic_free(discount: float = 0.99, **pieces: Any) -> Recipe:
-    """The critic-free recipe, with single pieces replaced."""
-    return recipes.critic_free().replaced(**{"advantages": TimestepLeaveOneOut(discount=discount), **pieces})
+    """The centre of the critic-free rows, with single pieces replaced; it stays as it is, also beside better ones."""
+    return Recipe(**{"advantages": TimestepLeaveOneOut(discount=discount), "reduction": "step_mean", **pieces})
 
 
 def long_updates(total_steps: int) -> dict[str, Any]:
@@ -122,6 +122,7 @@ def long_updates_with_entropy(total_steps: int) -> dict[str, Any]:
 NO_KL: dict[str, Any] = {"loss": [ClippedSurrogateLoss()], "reference": None}
 KL: dict[str, Any] = {"loss": [ClippedSurrogateLoss(), K3(0.04)], "reference": ReferencePolicy(refresh_every=10)}
 FIVE = range(5)
+SCALED = TimestepLeaveOneOut(discount=0.99, normalize="timestep")
 
 # Groups are written as the published study does: 4x16 is 4 starts with 16 episodes each.
 ROWS = (
@@ -198,6 +199,20 @@ ROWS = (
         lambda steps: critic_free(**long_updates(steps)),
     ),
     Row(
+        "critic-free-scale",
+        CRITIC_FREE,
+        "a scale of its own for each time step",
+        lambda _: critic_free(advantages=SCALED),
+    ),
+    Row(
+        "critic-free-shipped",
+        CRITIC_FREE,
+        "recipes.critic_free(steps): the same scale, 4x8, 10x256, rate 1e-3 to 0; training episodes cut at 400",
+        lambda steps: recipes.critic_free(total_steps=steps),
+        FIVE,
+        max_episode_steps=400,
+    ),
+    Row(
         "anchor",
         OTHER,
         "episode z-score plus a term among nearly equal states",
@@ -253,6 +268,29 @@ SEARCH_ROWS = (
     _search("10x256-cut500", "10x256, cut at 500", lambda steps: critic_free(**long_updates(steps)), 500),
     _search("4x8-10x256", "4x8, 10x256", lambda steps: _small(**long_updates(steps))),
     _search("4x8-10x256-cut400", "4x8, 10x256, cut at 400", lambda steps: _small(**long_updates(steps)), 400),
+    _search(
+        "4x8-10x256-cut400-scale",
+        "4x8, 10x256, cut at 400, a scale per time step",
+        lambda steps: _small(advantages=SCALED, **long_updates(steps)),
+        400,
+    ),
+    _search(
+        "4x8-10x256-scale",
+        "4x8, 10x256, a scale per time step",
+        lambda steps: _small(advantages=SCALED, **long_updates(steps)),
+    ),
+    _search(
+        "4x4-10x256-cut400-scale",
+        "4x4, 10x256, cut at 400, a scale per time step",
+        lambda steps: _smaller(advantages=SCALED, **long_updates(steps)),
+        400,
+    ),
+    _search(
+        "4x8-10x256-cut400-z",
+        "4x8, 10x256, cut at 400, reward to go standardised over the group's time step",
+        lambda steps: _small(advantages=RewardToGo(over="timestep"), **long_updates(steps)),
+        400,
+    ),
     _search("4x8-10x256-cut500", "4x8, 10x256, cut at 500", lambda steps: _small(**long_updates(steps)), 500),
     _search(
         "4x8-10x256-cut500-0995",

@@ -37,6 +37,9 @@ from grpolib.functional.segments import (
 
 Scale = Literal["group", "batch", "none"]
 
+FLOOR = 0.1
+"""The least scale of a time step, as a share of the batch's: noise alone is not blown up to full size."""
+
 
 @torch.no_grad()
 def group_z_scores(
@@ -172,7 +175,7 @@ def timestep_leave_one_out_advantages(
     group_ids: Int[Tensor, " N"],
     *,
     discount: float,
-    normalize: bool = True,
+    normalize: bool | Literal["timestep"] = True,
 ) -> Float[Tensor, " S"]:
     """Return each step's reward to go minus that of the group's other members at the same time step.
 
@@ -180,20 +183,25 @@ def timestep_leave_one_out_advantages(
 
     Where no other member runs any more, the mean is over all steps of the other members.
 
+    Divided per time step, by a scale of its own, the steps after which members hardly differ any more count as much
+    as those that decide between flight and crash:
+
+        Âᵢₜ / √(mean {Âⱼₜ² : j still running at t} + 0.1² mean {Âⱼₖ² : all j, k})
+
     Args:
         rewards: Reward of each step, finite, in any unit.
         lengths: Steps of each episode, ≥ 1, summing to S.
         group_ids: Group of each episode, in any order.
         discount: γ in [0, 1].
-        normalize: Divide once by the std of all S advantages (divisor S), whose mean is not subtracted; a std
-            of 0 gives zeros.
+        normalize: True divides once by the std of all S advantages (divisor S), whose mean is not subtracted;
+            "timestep" divides as above, per group and time step. A scale of 0 gives zeros.
 
     Returns:
         Advantages without unit, or in that of `rewards` unless normalised; float32 or wider.
 
     Raises:
-        ValueError: Shapes differ, a length is below 1, a group has one member, a reward is not finite, or
-            `discount` lies outside [0, 1].
+        ValueError: Shapes differ, a length is below 1, a group has one member, a reward is not finite,
+            `discount` lies outside [0, 1], or `normalize` is another word.
 
     Source: this library; the leave-one-out mean of RLOO (arXiv:2402.14740) taken per time step.
 
@@ -203,6 +211,7 @@ def timestep_leave_one_out_advantages(
     ... )
     tensor([-2., -3.,  2.])
     """
+    check_choice("normalize", normalize, (True, False, "timestep"))
     check_lengths(lengths, rewards=rewards)
     check_shape(lengths.shape, "lengths", group_ids=group_ids)
     groups = index_groups(group_ids)
@@ -210,7 +219,9 @@ def timestep_leave_one_out_advantages(
     _check_step_rewards_finite(rewards, lengths, groups)
     to_go = discounted_returns(rewards.double(), lengths, discount=discount)
     advantages = _minus_others_at_same_time(to_go, lengths, groups)
-    if normalize:
+    if normalize == "timestep":
+        advantages = _divided_per_timestep(advantages, lengths, groups)
+    elif normalize:
         advantages = _divided(advantages, overall_std(advantages), 0.0)
     return advantages.to(at_least_float32(rewards))
 
@@ -218,13 +229,32 @@ def timestep_leave_one_out_advantages(
 def _minus_others_at_same_time(
     to_go: Float[Tensor, " S"], lengths: Int[Tensor, " N"], groups: Groups
 ) -> Float[Tensor, " S"]:
-    horizon = longest(lengths)
-    cells = repeat_on_steps(groups.ids, lengths) * horizon + timesteps(lengths)
-    num_cells = len(groups.labels) * horizon
+    cells, num_cells = _cells(lengths, groups)
     alone = (segment_counts(cells, num_cells) == 1)[cells]
     at_same_time = _minus_mean_of_others(to_go, cells, num_cells)
     del cells
     return torch.where(alone, _minus_all_steps_of_others(to_go, lengths, groups), at_same_time)
+
+
+def _cells(lengths: Int[Tensor, " N"], groups: Groups) -> tuple[Int[Tensor, " S"], int]:
+    """Return a number for each step's group and time step together, and how many there may be."""
+    horizon = longest(lengths)
+    return repeat_on_steps(groups.ids, lengths) * horizon + timesteps(lengths), len(groups.labels) * horizon
+
+
+def _divided_per_timestep(
+    advantages: Float[Tensor, " S"], lengths: Int[Tensor, " N"], groups: Groups
+) -> Float[Tensor, " S"]:
+    if not len(advantages):
+        return advantages
+    advantages = advantages / advantages.abs().max()  # so that no square overflows
+    cells, num_cells = _cells(lengths, groups)
+    scales = torch.hypot(root_mean_squares(advantages, cells, num_cells)[cells], FLOOR * _root_mean_square(advantages))
+    return _divided(advantages, scales, 0.0)
+
+
+def _root_mean_square(values: Float[Tensor, " N"]) -> Float[Tensor, ""]:
+    return values.square().mean().sqrt()
 
 
 def _minus_mean_of_others(
