@@ -4,9 +4,11 @@ import argparse
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
+import gymnasium
 import torch
 from torch import Tensor, nn
 
@@ -41,7 +43,8 @@ class Judge(gl.Callback):
 def solve_grpolib(seed: int, cap: int) -> dict[str, Any]:
     judge, policy = Judge(cap), mlp(8, 64, 64, 4, seed=seed)
     fast: dict[str, Any] = {"workers": "auto", "compile": "auto"}
-    trainer = GRPOTrainer(policy, LANDER, recipe=recipes.critic_free(), seed=seed, callbacks=[judge], **fast)
+    short = partial(gymnasium.make, LANDER, max_episode_steps=400)
+    trainer = GRPOTrainer(policy, short, recipe=recipes.critic_free(cap), seed=seed, callbacks=[judge], **fast)
     trainer.train(total_steps=cap)
     trainer.sampler.close()
     return judge.verdict
