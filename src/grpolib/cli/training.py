@@ -1,0 +1,101 @@
+"""`grpolib train` and `grpolib resume`."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from tqdm import tqdm
+
+from grpolib.callbacks import Callback, evaluation_line
+from grpolib.checkpoint import write_json
+from grpolib.cli.presets import ANYWHERE, PRESETS, Algorithm
+from grpolib.cli.runs import RESULT
+from grpolib.cli.settings import Changes, Settings, read_settings
+from grpolib.evaluation import EvaluationReport
+from grpolib.trainer import Trainer
+
+Workers = int | Literal["auto"]
+
+
+class PrintEvaluations(Callback):
+    """A line per evaluation, also where there is no terminal and so no progress bar."""
+
+    def on_evaluation(self, trainer: Trainer, report: EvaluationReport) -> None:
+        """Print it."""
+        tqdm.write(evaluation_line(trainer.num_steps, report))
+
+
+def train(
+    env: Annotated[str, tyro.conf.Positional],
+    *,
+    algorithm: Algorithm = "critic-free",
+    preset: str | None = None,
+    total_steps: int | None = None,
+    seed: int = 0,
+    hidden: tuple[int, ...] = (64, 64),
+    max_episode_steps: int | None = None,
+    workers: Workers = "auto",
+    out: Path | None = None,
+    changes: Changes = Changes(),  # noqa: B008  tyro reads the default's fields
+) -> None:
+    """Train a policy and write everything about it into a new folder.
+
+    Args:
+        env: A Gymnasium id, for instance CartPole-v1.
+        algorithm: critic-free and grpo need no critic; ppo and a2c have one.
+        preset: An environment whose settings to take; its own by default, where there are any.
+        total_steps: Environment steps, at least so many.
+        seed: Of the network and the trainer.
+        hidden: Widths of the network's layers.
+        max_episode_steps: Cuts episodes in training, never in evaluation.
+        workers: Processes that run episodes; 0 runs them here.
+        out: The run's folder; must be new or empty.
+        changes: Fields of the recipe.
+    """
+    if preset is not None and preset not in PRESETS:
+        raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
+    chosen = PRESETS.get(preset or env, ANYWHERE)
+    settings = Settings(
+        env=env,
+        algorithm=algorithm,
+        total_steps=chosen.total_steps if total_steps is None else total_steps,
+        seed=seed,
+        hidden=hidden,
+        max_episode_steps=chosen.max_episode_steps if max_episode_steps is None else max_episode_steps,
+        changes=changes,
+    )
+    folder = out or Path("runs") / f"{env.rpartition(':')[2]}-{algorithm}-{seed}-{datetime.now():%Y%m%d-%H%M%S}"
+    policy = settings.policy()
+    trainer = settings.trainer(
+        policy, run_folder=folder, workers=workers, compile="auto", callbacks=[PrintEvaluations()]
+    )
+    settings.save(folder)
+    _finish(trainer, settings, folder)
+
+
+def resume(run: Annotated[Path, tyro.conf.Positional], *, workers: Workers = "auto") -> None:
+    """Go on with a run that was stopped or killed, with the same bits.
+
+    Args:
+        run: Its folder.
+        workers: Processes that run episodes; 0 runs them here.
+    """
+    settings = read_settings(run)
+    trainer = settings.resumed(run, settings.policy(), workers=workers, callbacks=[PrintEvaluations()])
+    if trainer.num_steps >= settings.total_steps:
+        print(f"{run} is complete: {trainer.num_steps:,} of {settings.total_steps:,} steps")
+        trainer.close()
+        return
+    _finish(trainer, settings, run)
+
+
+def _finish(trainer: Trainer, settings: Settings, folder: Path) -> None:
+    try:
+        trainer.train(total_steps=settings.total_steps)
+        found = trainer.evaluate(env=settings.env)
+        write_json(folder / RESULT, {"num_steps": trainer.num_steps, **found.as_row()})
+        print(found)
+    finally:
+        trainer.close()
+        print(f"everything is in {folder}; next: grpolib report {folder}")
