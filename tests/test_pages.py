@@ -1,12 +1,24 @@
 """The Python blocks of the pages that say so run as they stand."""
 
+import importlib
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = ["deployment.md", "faq.md", "migration.md"]
+SOURCES = DOCS.parent / "src"
+INHERITED = ["ADAM", "OptimizerFactory", "Pieces", "Recipe", "check_pieces", "rows_to_compile"]
+"""What `recipes` passes on for the library's own use."""
+PAGES = [
+    "deployment.md",
+    "faq.md",
+    "migration.md",
+    "tutorial-environment.md",
+    "tutorial-estimator.md",
+    "tutorial-policy.md",
+]
 
 
 def blocks_of(page):
@@ -14,7 +26,9 @@ def blocks_of(page):
     return re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
-BLOCKS = [(page, number, code) for page in PAGES for number, code in enumerate(blocks_of(page))]
+# The blocks of a tutorial continue each other.
+CHAINED = [page for page in PAGES if page.startswith("tutorial")]
+BLOCKS = [(page, number, code) for page in PAGES if page not in CHAINED for number, code in enumerate(blocks_of(page))]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -29,7 +43,47 @@ def test_a_block_runs(page, number, code, tmp_path, monkeypatch):
     exec(compile(code, f"{page}, block {number}", "exec"), {"__name__": "__main__"})
 
 
+@pytest.mark.parametrize("page", CHAINED)
+def test_a_tutorial_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "__main__"}
+    for number, code in enumerate(blocks_of(page)):
+        exec(compile(code, f"{page}, block {number}", "exec"), namespace)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\((?!https?:)([^)#]+)", (DOCS / page).read_text())
     assert all((DOCS / link).exists() for link in links), links
+
+
+REFERENCE = re.findall(r"^::: (\S+)$", (DOCS / "api.md").read_text(), flags=re.MULTILINE)
+
+
+def public_names():
+    """Every name that a module offers, as the reference writes it."""
+    for module in ("grpolib", "grpolib.functional", "grpolib.recipes", "grpolib.text", "grpolib.text.rewards"):
+        source = (SOURCES / module.replace(".", "/")).with_suffix(".py")
+        source = source if source.exists() else source.with_suffix("") / "__init__.py"
+        offered = re.findall(
+            r"import \w+ as (\w+)|^    (\w+) as \w+,|^def ([a-z]\w+)", source.read_text(), re.MULTILINE
+        )
+        yield from (f"{module}.{name}" for names in offered for name in names if name)
+
+
+def test_the_reference_has_every_public_name_once():
+    assert len(REFERENCE) == len(set(REFERENCE))
+    not_pieces = {"grpolib.functional", "grpolib.recipes"}
+    imported_to_be_here = {f"grpolib.recipes.{name}" for name in INHERITED}
+    assert set(public_names()) - not_pieces - imported_to_be_here == set(REFERENCE)
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_what_the_reference_shows_has_a_docstring(name):
+    module, _, attribute = name.rpartition(".")
+    assert inspect.getdoc(getattr(importlib.import_module(module), attribute))
+
+
+def test_every_page_is_on_the_site():
+    pages = set(re.findall(r"(\S+\.md)$", (DOCS.parent / "mkdocs.yml").read_text(), flags=re.MULTILINE))
+    assert pages == {path.name for path in DOCS.glob("*.md")} | {"results/*.md"}

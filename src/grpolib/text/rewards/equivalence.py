@@ -18,6 +18,8 @@ NOT_UNDERSTOOD = "reference not understood"
 class MathEquivalence:
     r"""1 where math-verify finds the completion's expression equal to the reference's: \frac{1}{2}, 0.5; else 0.
 
+    None where there is no reference, or math-verify does not understand it.
+
     Several boxed answers are read as a set, which no single number equals. Where a verdict takes too long it is 0. The
     parsing happens in another process, one per batch (about a second), so that any thread may call this.
 
@@ -26,9 +28,6 @@ class MathEquivalence:
             reads what stands between `<tag>` and `</tag>`, once, as one expression.
         reference: Column of texts, LaTeX or plain. Without `$` or `\boxed` around it, one is one expression.
         seconds: Wall-clock time for one completion.
-
-    Returns:
-        None where there is no reference, or math-verify does not understand it.
 
     Raises:
         ImportError: math-verify is not installed.
