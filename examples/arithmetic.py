@@ -164,15 +164,17 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--iterations", type=int, default=1200, help="GRPO updates")
     parser.add_argument("--cold-start", type=float, default=0.4, help="share of right results at which GRPO takes over")
+    parser.add_argument("--unseen", type=int, help="sums of the evaluation; all 810 where not given")
     options = parser.parse_args()
     started = time.perf_counter()
 
     torch.manual_seed(options.seed)
     trained, unseen = sums(options.seed)
+    unseen = unseen[: options.unseen]
     policy = CausalLMPolicy(Decoder(len(Characters.alphabet), LONGEST), Characters())
     pairs = [(row["prompt"], row["answer"]) for row in trained]
     cold_start(
-        policy, pairs, lambda: right_share(policy, trained[:100]).sampled.mean >= options.cold_start, options.seed
+        policy, pairs, lambda: right_share(policy, trained[: options.unseen or 100]).sampled.mean >= options.cold_start, options.seed
     )
 
     def show(when):

@@ -18,7 +18,7 @@ BUDGETS = {
     "own_estimator.py": ["--total-steps", 2000],
     "continuous.py": ["--total-steps", 7000],
     "pieces.py": ["--iterations", 2],
-    "arithmetic.py": ["--iterations", 2, "--cold-start", 0.01],
+    "arithmetic.py": ["--iterations", 2, "--cold-start", 0.0, "--unseen", 20],
     "text_to_sql.py": ["--iterations", 2, "--cold-start", 0.0, "--unseen", 4],
     "hf_model.py": ["--iterations", 2, "--max-new-tokens", 4],
 }
