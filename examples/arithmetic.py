@@ -173,9 +173,8 @@ def main():
     unseen = unseen[: options.unseen]
     policy = CausalLMPolicy(Decoder(len(Characters.alphabet), LONGEST), Characters())
     pairs = [(row["prompt"], row["answer"]) for row in trained]
-    cold_start(
-        policy, pairs, lambda: right_share(policy, trained[: options.unseen or 100]).sampled.mean >= options.cold_start, options.seed
-    )
+    some = trained[: options.unseen or 100]
+    cold_start(policy, pairs, lambda: right_share(policy, some).sampled.mean >= options.cold_start, options.seed)
 
     def show(when):
         reports = right_share(policy, unseen)
