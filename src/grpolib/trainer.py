@@ -191,8 +191,8 @@ class Trainer:
         """Train until the run has `total_steps` environment steps, or for `iterations` further iterations.
 
         An iteration is never cut: the run ends with at least `total_steps`, less than one iteration more.
-        The first Ctrl-C lets the iteration finish, then everything is written and KeyboardInterrupt raised; a
-        second one stops at once.
+        The first Ctrl-C or SIGTERM lets the iteration finish, then everything is written and KeyboardInterrupt or
+        SystemExit(143) raised; a second one stops at once.
 
         Args:
             total_steps: Steps of the run, counted from its start, >= 1.
@@ -211,8 +211,7 @@ class Trainer:
             while not self._is_finished():
                 metrics = self.step()
                 verdicts = [callback.on_iteration_end(self, metrics) for callback in self.callbacks]
-                if interrupt.requested:
-                    raise KeyboardInterrupt
+                interrupt.raise_requested()
                 if False in verdicts:
                     break
 
