@@ -1,6 +1,6 @@
 # The words of everyday work; `make check` is what a change must pass. Run them in an environment with `.[dev]`.
 
-.PHONY: check format lint type test doc bench
+.PHONY: check format lint type test doc bench kills mutation
 
 check: lint type test
 
@@ -25,3 +25,12 @@ doc:
 # About an hour on an otherwise idle machine; needs `.[bench]`. docs/performance.md says what is measured.
 bench:
 	python examples/benchmarks/throughput.py --out runs/speed
+
+# A quarter of an hour: kills runs at random moments and compares the bits with the unbroken one. Goes on where it stopped.
+kills:
+	python tests/kills.py --kills 200 --folder runs/kills
+
+# Some hours: changes the equations' code in one place at a time and expects the tests to fail. Goes on where it stopped.
+mutation:
+	mutmut run
+	mutmut results

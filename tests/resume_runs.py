@@ -1,5 +1,8 @@
 """Runs that are stopped and go on, also in processes of their own."""
 
+import csv
+import multiprocessing
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from grpolib import (
     mlp,
     recipes,
 )
+from grpolib.archive import STATE, TENSORS
 
 ENV = "CartPole-v1"
 PLAN = MinibatchPlan(epochs=2, size=32)
@@ -51,10 +55,47 @@ def callbacks():
 
 
 def go_to(kind, folder, workers, iterations):
-    """Start the run, or go on with it, up to an iteration."""
+    """Start the run, or go on with it, up to an iteration; without a checkpoint there is nothing to go on from."""
     torch.set_num_threads(1)
-    there = (Path(folder) / "checkpoints" / "latest").exists()
-    trainer = (resumed if there else started)(kind, folder, workers)
+    if checkpointed(folder) is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        trainer = started(kind, folder, workers)
+    else:
+        trainer = resumed(kind, folder, workers)
     if trainer.iteration < iterations:
         trainer.train(iterations=iterations - trainer.iteration)
     trainer.close()
+
+
+def checkpointed(folder):
+    """The iteration of a run's latest checkpoint, or None."""
+    latest = Path(folder) / "checkpoints" / "latest"
+    return int(latest.read_text()) if latest.exists() else None
+
+
+TIMINGS = {"seconds_sampling", "seconds_updating", "steps_per_second"}
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return [{name: value for name, value in row.items() if name not in TIMINGS} for row in csv.DictReader(file)]
+
+
+def assert_same_run(one, other):
+    """Every number that a run leaves behind, timings aside: parameters, moments, counters, tables."""
+    for name in ("metrics.csv", "evaluations.csv"):
+        assert rows_of(one / name) == rows_of(other / name)
+    names = [(folder / "checkpoints" / "latest").read_text() for folder in (one, other)]
+    assert names[0] == names[1]
+    first, second = (folder / "checkpoints" / name.strip() for folder, name in zip((one, other), names, strict=True))
+    for name in (STATE, TENSORS):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def process(*arguments):
+    """A new process that runs `go_to`; it comes from a server that has nothing but the imports behind it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["grpolib"])
+    new = context.Process(target=go_to, args=arguments)
+    new.start()
+    return new

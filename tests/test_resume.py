@@ -1,6 +1,4 @@
-import csv
 import json
-import multiprocessing
 import os
 import pickle
 import random
@@ -11,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import resume_runs
 import torch
 from environments import Counting, Quitting
-from resume_runs import resumed, started
+from resume_runs import assert_same_run, process, resumed, rows_of, started
 from safetensors.torch import load_file, save_file
 
 from grpolib import (
@@ -27,33 +24,6 @@ from grpolib import (
     mlp,
 )
 from grpolib.archive import STATE, TENSORS, read_archive, write_archive
-
-TIMINGS = {"seconds_sampling", "seconds_updating", "steps_per_second"}
-
-
-def rows_of(path):
-    with path.open(newline="") as file:
-        return [{name: value for name, value in row.items() if name not in TIMINGS} for row in csv.DictReader(file)]
-
-
-def assert_same_run(one, other):
-    """Every number that a run leaves behind, timings aside: parameters, moments, counters, tables."""
-    for name in ("metrics.csv", "evaluations.csv"):
-        assert rows_of(one / name) == rows_of(other / name)
-    names = [(folder / "checkpoints" / "latest").read_text() for folder in (one, other)]
-    assert names[0] == names[1]
-    first, second = (folder / "checkpoints" / name.strip() for folder, name in zip((one, other), names, strict=True))
-    for name in (STATE, TENSORS):
-        assert (first / name).read_bytes() == (second / name).read_bytes()
-
-
-def process(*arguments):
-    """A new process that runs `go_to`; it comes from a server that has nothing but the imports behind it."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["grpolib"])
-    new = context.Process(target=resume_runs.go_to, args=arguments)
-    new.start()
-    return new
 
 
 def tiny(folder=None, **keywords):

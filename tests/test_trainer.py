@@ -726,60 +726,86 @@ def test_a_small_policy_is_updated_on_one_thread(fails):
     assert torch.get_num_threads() == 2
 
 
-# Ctrl-C.
+# Ctrl-C and SIGTERM.
+
+USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+RAISED = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: SystemExit}
 
 
 @pytest.fixture
-def default_ctrl_c():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def usual_handlers():
+    before = {number: signal.signal(number, usual) for number, usual in USUAL.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-class PressesCtrlC(Recorder):
-    """Presses Ctrl-C in the middle of iteration 2, as often as told."""
+def are_usual():
+    return all(signal.getsignal(number) is usual for number, usual in USUAL.items())
 
-    def __init__(self, times):
+
+class Signals(Recorder):
+    """Gets signals in the middle of iteration 2."""
+
+    def __init__(self, *numbers):
         super().__init__()
-        self.times = times
+        self.numbers = numbers
 
     def press(self, batch):
         if len(self.calls) == 2:
-            for _ in range(self.times):
-                signal.raise_signal(signal.SIGINT)
+            for number in self.numbers:
+                signal.raise_signal(number)
         return GroupZScore()(batch)
 
 
-@pytest.mark.usefixtures("default_ctrl_c")
-def test_the_first_ctrl_c_lets_the_iteration_finish():
-    recorder = PressesCtrlC(1)
+@pytest.mark.usefixtures("usual_handlers")
+@pytest.mark.parametrize("number", USUAL)
+def test_the_first_signal_lets_the_iteration_finish(number):
+    recorder = Signals(number)
     trainer = counting_trainer(advantages=recorder.press, callbacks=[recorder])
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(RAISED[number]) as raised:
         trainer.train(iterations=5)
+    assert number == signal.SIGINT or raised.value.code == 143
     assert recorder.calls == ["start", "1", "2", "end"]
     assert not trainer.is_mid_iteration
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert are_usual()
 
 
-@pytest.mark.usefixtures("default_ctrl_c")
-def test_the_second_ctrl_c_stops_at_once():
-    recorder = PressesCtrlC(2)
+@pytest.mark.usefixtures("usual_handlers")
+@pytest.mark.parametrize("first", USUAL)
+def test_ctrl_c_after_another_signal_stops_at_once(first):
+    recorder = Signals(first, signal.SIGINT)
     trainer = counting_trainer(advantages=recorder.press, callbacks=[recorder])
     with pytest.raises(KeyboardInterrupt):
         trainer.train(iterations=5)
     assert recorder.calls == ["start", "1", "end"]
     assert trainer.is_mid_iteration
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert are_usual()
 
 
-@pytest.mark.usefixtures("default_ctrl_c")
-def test_a_ctrl_c_handler_of_one_s_own_stays():
-    pressed = []
-    signal.signal(signal.SIGINT, lambda *arguments: pressed.append(arguments))
-    recorder = PressesCtrlC(1)
+@pytest.mark.usefixtures("usual_handlers")
+@pytest.mark.parametrize("number", USUAL)
+def test_a_signal_while_the_end_is_written_is_not_lost(number):
+    class SignalsAtTheEnd(Recorder):
+        def on_train_end(self, trainer):
+            signal.raise_signal(number)
+            super().on_train_end(trainer)
+
+    recorder = SignalsAtTheEnd()
+    with pytest.raises(RAISED[number]):
+        counting_trainer(callbacks=[recorder]).train(iterations=1)
+    assert recorder.calls == ["start", "1", "end"]
+
+
+@pytest.mark.usefixtures("usual_handlers")
+@pytest.mark.parametrize("number", USUAL)
+def test_a_handler_of_one_s_own_stays(number):
+    received = []
+    signal.signal(number, lambda *arguments: received.append(arguments))
+    recorder = Signals(number)
     trainer = counting_trainer(advantages=recorder.press, callbacks=[recorder])
     trainer.train(iterations=3)
-    assert len(pressed) == 1
+    assert len(received) == 1
     assert trainer.iteration == 3
 
 

@@ -496,6 +496,19 @@ def test_a_script_with_workers_until_ctrl_c(tmp_path):
 
 @needs_proc
 @pytest.mark.slow
+def test_sigterm_to_parent_and_workers_lets_the_iteration_finish(tmp_path):
+    with Running(tmp_path, 2) as script:
+        script.wait_until_trained()
+        os.killpg(script.group, signal.SIGTERM)
+        assert script.errors() == ""
+        assert script.process.returncode == 143
+        assert are_gone(lambda: members(script.group))
+        information, _ = last_policy(script)
+    assert len((script.run / "metrics.csv").read_text().splitlines()) == 1 + information["iteration"]
+
+
+@needs_proc
+@pytest.mark.slow
 def test_ctrl_c_while_the_workers_start(tmp_path):
     with Running(tmp_path, 1) as script:
         script.wait_until_a_worker_starts()

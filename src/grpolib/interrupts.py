@@ -1,4 +1,4 @@
-"""Ctrl-C between iterations instead of in the middle of one."""
+"""Ctrl-C and SIGTERM between iterations instead of in the middle of one."""
 
 import signal
 import threading
@@ -7,33 +7,54 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+USUAL: dict[signal.Signals, Any] = {
+    signal.SIGINT: signal.default_int_handler,  # Ctrl-C
+    signal.SIGTERM: signal.SIG_DFL,  # a scheduler that wants the machine back, `kill`
+}
+"""What happens to the signals that can wait, where nobody has set a handler."""
+
 
 class Interrupt:
-    """Set by the first Ctrl-C."""
+    """Knows the first signal that came."""
 
-    requested = False
+    signal_number: int | None = None
+
+    def raise_requested(self) -> None:
+        """Raise what ends the process as the signal would have: exit code 130 for Ctrl-C, 143 for SIGTERM.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C.
+            SystemExit: SIGTERM.
+        """
+        if self.signal_number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.signal_number is not None:
+            raise SystemExit(128 + self.signal_number)
 
 
 @contextmanager
 def deferred_interrupt() -> Iterator[Interrupt]:
-    """Turn the first Ctrl-C into a request; a second one raises KeyboardInterrupt at once.
+    """Turn the first signal into a request, which is raised at the end at the latest; a second one acts at once.
 
-    Outside the main thread, or under a handler of the user's own, Ctrl-C stays as it is.
+    Outside the main thread, or under a handler of the user's own, a signal stays as it is.
     """
     interrupt = Interrupt()
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
-        yield interrupt
-        return
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    deferred = [number for number, usual in USUAL.items() if in_main_thread and signal.getsignal(number) is usual]
 
     def handler(signal_number: int, frame: FrameType | None) -> Any:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        interrupt.requested = True
+        _set_usual(deferred)
+        interrupt.signal_number = signal_number
 
-    signal.signal(signal.SIGINT, handler)
+    for number in deferred:
+        signal.signal(number, handler)
     try:
         yield interrupt
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _set_usual(deferred)
+    interrupt.raise_requested()
+
+
+def _set_usual(numbers: list[signal.Signals]) -> None:
+    for number in numbers:
+        signal.signal(number, USUAL[number])

@@ -193,8 +193,8 @@ class Trainer:
 
         An iteration is never cut: the run ends with at least `total_steps`, less than one iteration more, and a
         warning says so where the first iteration alone takes more.
-        The first Ctrl-C lets the iteration finish, then everything is written and KeyboardInterrupt raised; a
-        second one stops at once.
+        The first Ctrl-C or SIGTERM lets the iteration finish, then everything is written and KeyboardInterrupt or
+        SystemExit(143) raised; a second one stops at once.
 
         Args:
             total_steps: Steps of the run, counted from its start, >= 1.
@@ -214,8 +214,7 @@ class Trainer:
                 metrics = self.step()
                 self._warn_of_a_budget_below_one_iteration()
                 verdicts = [callback.on_iteration_end(self, metrics) for callback in self.callbacks]
-                if interrupt.requested:
-                    raise KeyboardInterrupt
+                interrupt.raise_requested()
                 if False in verdicts:
                     break
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from multiprocessing.util import Finalize
 from typing import Any
 
 import cloudpickle
@@ -26,6 +27,8 @@ STARTING = 120.0
 """Seconds that a new process may take to import what it needs."""
 LEAVING = 1.0
 """Seconds that processes have to close their environments."""
+HELD_BACK = {signal.SIGINT, signal.SIGTERM}
+"""Signals that may reach a whole group of processes (Ctrl-C, a scheduler): the parent alone decides what they do."""
 
 
 @dataclass(frozen=True)
@@ -167,9 +170,11 @@ class _Worker:
         self.number = number
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,), daemon=True, name=f"grpolib-worker-{number}")
-        with _interrupt_ignored():
+        with _signals_held_back():
             self.process.start()
         theirs.close()
+        # At this process's end multiprocessing sends SIGTERM and waits, which would be for ever.
+        self._kill_at_exit = Finalize(self, self.process.kill, exitpriority=0)
 
     def receive(self, timeout: float, doing: str) -> Any:
         """The worker's answer, or one error that says what happened to it."""
@@ -201,6 +206,7 @@ class _Worker:
 
     def end(self, timeout: float) -> None:
         """Wait until it has left, which a closed connection asks for, or make it."""
+        self._kill_at_exit.cancel()
         self.process.join(max(0.0, timeout))
         if self.process.is_alive():
             self.process.kill()
@@ -209,13 +215,13 @@ class _Worker:
 
 
 @contextmanager
-def _interrupt_ignored() -> Iterator[None]:
-    """A new process inherits that Ctrl-C has to wait, from its first moment on; one for this process waits too."""
+def _signals_held_back() -> Iterator[None]:
+    """A new process inherits that signals have to wait, from its first moment on; one for this process waits too."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # it would let Ctrl-C through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    resource_tracker.ensure_running()  # it would let them through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
     try:
         yield
     finally:
@@ -232,9 +238,10 @@ def _check_main_guard() -> None:
 
 def _serve(connection: Connection) -> None:
     """The worker's loop; ends when the parent closes the pipe or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent decides
+    for number in HELD_BACK:
+        signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     runs: dict[int, Any] = {}
