@@ -1,8 +1,12 @@
 # The words of everyday work; `make check` is what a change must pass. Run them in an environment with `.[dev]`.
 
-.PHONY: check format lint type test doc bench kills mutation
+.PHONY: check check-all format lint type test doc bench kills mutation
 
 check: lint type test
+
+# Also the tables of which `test` has the pairs; some minutes.
+check-all: lint type
+	pytest -m "product or not product"
 
 format:
 	ruff check --fix .

@@ -37,6 +37,7 @@ LAYERS = {
     "stopping": 5,
     "text_recipes": 5,
     "trainer": 5,
+    "trees": 2,
     "updates": 5,
     "writers": 5,
     "cli": 6,

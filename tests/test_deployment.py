@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 from environments import Bandit, Counting, Lifting, Pixels
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Dict, Discrete, Text
 from helpers import Constant, Gives, global_generators_untouched
 from torch import nn
 
@@ -166,9 +166,9 @@ def test_observations_of_another_shape(shape):
 @pytest.mark.usefixtures("without_shape_hook")
 def test_spaces_and_policies_that_are_not_supported():
     with pytest.raises(ValueError, match=r"observation space .* not supported"):
-        Deployed(mlp(2, 2), Dict(a=Box(0, 1)), TWO)
+        Deployed(mlp(2, 2), Dict(a=Text(1)), TWO)
     with pytest.raises(ValueError, match=r"action space .* not supported"):
-        Deployed(as_policy(mlp(2, 2), TWO), OBSERVATIONS, MultiDiscrete([2, 2]))
+        Deployed(as_policy(mlp(2, 2), TWO), OBSERVATIONS, Text(1))
     with pytest.raises(TypeError, match=r"a policy is a torch.nn.Module, got function"):
         Deployed(by_first_feature, OBSERVATIONS, TWO)
     with pytest.raises(TypeError, match=r"seed is 0.5"):

@@ -1,4 +1,5 @@
 import math
+import re
 from itertools import pairwise
 
 import gymnasium
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from environments import box
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, Graph, OneOf, Sequence, Text, Tuple
 from helpers import Constant, Gives, bools, global_generators_untouched, ints
 from hypothesis import given
 from hypothesis import strategies as st
@@ -322,12 +323,12 @@ def test_what_is_no_module_is_no_policy():
 @pytest.mark.parametrize(
     "space",
     [
-        MultiDiscrete([2, 4]),
-        MultiDiscrete([[2, 4], [3, 3]]),
-        MultiBinary(3),
-        Tuple([Discrete(2), Discrete(2)]),
-        Dict({"a": Discrete(2)}),
         Box(0, 3, (2,), np.int64),
+        Text(3),
+        OneOf([Discrete(2), Discrete(3)]),
+        Sequence(Discrete(2)),
+        Dict({}),
+        Tuple([]),
     ],
     ids=str,
 )
@@ -335,13 +336,17 @@ def test_an_unsupported_action_space_is_named_at_once_with_a_way_out(space):
     with pytest.raises(ValueError, match=r"(?s)action space .*not supported.*Discrete.*TransformAction") as error:
         as_policy(Constant(0.0), space)
     assert str(space) in str(error.value)
+    with pytest.raises(ValueError, match=re.escape(f"action space {space} is not supported")):
+        as_policy(Constant(0.0), Dict(a=Discrete(2), b=Tuple([space])))
 
 
-@pytest.mark.parametrize("space", [Discrete(16), Dict({"a": box(2)}), Tuple([box(2)])], ids=str)
+@pytest.mark.parametrize("space", [Text(3), Sequence(box(2)), OneOf([box(2)]), Graph(box(1), None), Dict({})], ids=str)
 def test_an_unsupported_observation_space_is_named_with_a_way_out(space):
-    with pytest.raises(ValueError, match=r"observation space .*not supported.*FlattenObservation") as error:
+    with pytest.raises(ValueError, match=r"observation space .*not supported.*TransformObservation") as error:
         check_observation_space(space)
     assert str(space) in str(error.value)
+    with pytest.raises(ValueError, match=re.escape(f"observation space {space} is not supported")):
+        check_observation_space(Dict(a=box(2), b=Tuple([space])))
 
 
 @pytest.mark.parametrize(

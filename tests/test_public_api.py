@@ -9,8 +9,9 @@ import pytest
 import grpolib
 
 DESIGNED = """
-GroupBatch Minibatch MinibatchPlan StepInputs step_weights
-Policy ActingPolicy Action Evaluation as_policy mlp
+GroupBatch Minibatch MinibatchPlan StepInputs EpisodeInputs step_weights
+Policy ActingPolicy RecurrentPolicy Action Evaluation as_policy mlp
+cnn gru lstm network Masked MaskInObservation Normalized Recurrent Squashed
 Sampler GroupSampler StepSampler
 AdvantageEstimator GroupZScore LeaveOneOut ProcessSupervision TimestepLeaveOneOut RewardToGo GAE AnchorState
 PolicyLoss LossOutput ClippedSurrogateLoss CISPOLoss ValueLoss EntropyBonus ExactKL K1 K2 K3

@@ -20,8 +20,9 @@ from environments import (
     Sent,
     Unseeded,
 )
-from gymnasium.spaces import Discrete, MultiDiscrete
+from gymnasium.spaces import Discrete, Text
 from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit
 from helpers import Constant, Gives, global_generators_untouched, parameters_of
 from torch import nn
 from torch.distributions import Categorical, Normal
@@ -495,7 +496,7 @@ def test_every_member_has_an_environment_of_its_own():
     ("make_source", "error", "message"),
     [
         (Counting, TypeError, r"Counting.*one environment.*factory.*lambda: gymnasium\.make"),
-        (lambda: SyncVectorEnv([Counting] * 2), TypeError, r"one environment.*factory"),
+        (lambda: SyncVectorEnv([Counting] * 2), TypeError, r"one environment.*factory.*resets its members on its own"),
         (
             lambda: lambda: SyncVectorEnv([Counting] * 2),
             TypeError,
@@ -520,11 +521,16 @@ def test_every_member_has_an_environment_of_its_own():
             r"equal spaces: Counting has .*Discrete\(3\).*Discrete\(2\)",
         ),
         (
-            lambda: _with_actions(MultiDiscrete([2, 2])),
+            lambda: _with_actions(Text(3)),
             ValueError,
-            r"action space MultiDiscrete.*not supported.*TransformAction",
+            r"action space Text.*not supported.*TransformAction",
         ),
-        (lambda: "FrozenLake-v1", ValueError, r"observation space Discrete\(16\).*FlattenObservation"),
+        (lambda: lambda: NormalizeObservation(Counting()), ValueError, r"NormalizeObservation keeps .*give Normalized"),
+        (
+            lambda: lambda: TimeLimit(NormalizeReward(Counting()), 2),
+            ValueError,
+            r"NormalizeReward .*leave it out",
+        ),
     ],
 )
 def test_sources_that_make_no_group(make_source, error, message):

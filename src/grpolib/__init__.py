@@ -7,6 +7,7 @@ __version__ = "0.1.0.dev0"
 from grpolib import functional as functional
 
 from grpolib.batch import GroupBatch as GroupBatch
+from grpolib.minibatch import EpisodeInputs as EpisodeInputs
 from grpolib.minibatch import Minibatch as Minibatch
 from grpolib.minibatch import MinibatchPlan as MinibatchPlan
 from grpolib.minibatch import StepInputs as StepInputs
@@ -16,9 +17,19 @@ from grpolib.policies import Action as Action
 from grpolib.policies import ActingPolicy as ActingPolicy
 from grpolib.policies import Deployed as Deployed
 from grpolib.policies import Evaluation as Evaluation
+from grpolib.policies import Masked as Masked
+from grpolib.policies import MaskInObservation as MaskInObservation
+from grpolib.policies import Normalized as Normalized
 from grpolib.policies import Policy as Policy
+from grpolib.policies import Recurrent as Recurrent
+from grpolib.policies import RecurrentPolicy as RecurrentPolicy
+from grpolib.policies import Squashed as Squashed
 from grpolib.policies import as_policy as as_policy
+from grpolib.policies import cnn as cnn
+from grpolib.policies import gru as gru
+from grpolib.policies import lstm as lstm
 from grpolib.policies import mlp as mlp
+from grpolib.policies import network as network
 from grpolib.sampling import GroupSampler as GroupSampler
 from grpolib.sampling import Sampler as Sampler
 from grpolib.sampling import StepSampler as StepSampler

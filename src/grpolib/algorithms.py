@@ -4,14 +4,13 @@ import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from gymnasium.spaces import Box
 from torch import nn
 from typing_extensions import Unpack
 
 from grpolib import recipes
 from grpolib.callbacks import Callback
 from grpolib.critic import Critic
-from grpolib.policies import Policy, mlp
+from grpolib.policies import Policy, network
 from grpolib.recipes import Pieces, Recipe, check_pieces
 from grpolib.sampling import GroupSampler, Sampler, StepSampler
 from grpolib.sampling.engines import Workers
@@ -84,7 +83,7 @@ class PPOTrainer(Trainer):
         num_envs: Environments, where `source` is no sampler; 16 if None.
         steps: Per environment and iteration, where `source` is no sampler; 1024 if None.
         recipe: `recipes.ppo()` if None.
-        seed: >= 0; also of the critic that is made where the recipe has none, `mlp(observations, 64, 64, 1)`.
+        seed: >= 0; also of the critic that is made where the recipe has none, `network(observation_space, 1)`.
         run_folder: Where the run's files go; None writes nothing.
         workers: Where episodes run: 0 here, a number of processes, or "auto" (one per core); with a main guard
             in the script. The results are the same.
@@ -94,7 +93,7 @@ class PPOTrainer(Trainer):
 
     Raises:
         TypeError: A keyword that is no piece, or a recipe that is no `Recipe`.
-        ValueError: Pieces that do not fit together, or observations that need a critic of one's own.
+        ValueError: Pieces that do not fit together.
     """
 
     def __init__(
@@ -198,7 +197,4 @@ def _with_critic(recipe: Recipe, sampler: StepSampler, seed: int) -> Recipe:
     recipe = recipe.replaced(groups_per_step=sampler.num_envs)
     if recipe.critic is not None or not recipe.needs_critic:
         return recipe
-    space = sampler.observation_space
-    if not isinstance(space, Box) or len(space.shape) != 1:
-        raise ValueError(f"observations of {space} need a critic of your own: give critic=Critic(module)")
-    return recipe.replaced(critic=Critic(mlp(space.shape[0], 64, 64, 1, seed=seed)))
+    return recipe.replaced(critic=Critic(network(sampler.observation_space, 1, seed=seed)))

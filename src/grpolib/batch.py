@@ -16,6 +16,7 @@ from torch import Tensor
 
 from grpolib.functional import discounted_returns, episode_ids, offsets, timesteps
 from grpolib.minibatch import (
+    EpisodeInputs,
     InputsT,
     Minibatch,
     MinibatchPlan,
@@ -25,6 +26,7 @@ from grpolib.minibatch import (
     select_rows,
     step_weights,
 )
+from grpolib.trees import Tree, join, move, num_rows, select
 
 PER_STEP = ("log_probs", "rewards", "loss_mask", "reward_mask", "reference_log_probs", "penalties", "values")
 """Scalars of steps."""
@@ -72,7 +74,7 @@ class GroupBatch(Generic[InputsT]):
     lengths: Int[Tensor, " N"]
     group_ids: Int[Tensor, " N"]
     terminated: Bool[Tensor, " N"]
-    final_inputs: Shaped[Tensor, "N ..."] | None = None
+    final_inputs: Tree | None = None
     loss_mask: Bool[Tensor, " S"] | None = None
     scored: Bool[Tensor, " N"] | None = None
     reward_mask: Bool[Tensor, " S"] | None = None
@@ -184,6 +186,8 @@ class GroupBatch(Generic[InputsT]):
         moved = {
             f.name: value.to(device) for f in dataclasses.fields(self) if hasattr(value := getattr(self, f.name), "to")
         }
+        if self.final_inputs is not None:
+            moved["final_inputs"] = move(self.final_inputs, device)
         return dataclasses.replace(self, **moved)
 
     def _check_estimated(self, name: str, values: Any) -> None:
@@ -262,12 +266,12 @@ class GroupBatch(Generic[InputsT]):
                         f"{name} has shape {tuple(value.shape)}, expected ({rows},): scalars per step or "
                         "episode are one-dimensional and lengths sum to the number of steps"
                     )
-        if self.final_inputs is not None and self.final_inputs.shape[:1] != self.lengths.shape:
+        if self.final_inputs is not None and num_rows(self.final_inputs) != self.num_episodes:
             raise ValueError(
-                f"final_inputs have shape {tuple(self.final_inputs.shape)}, expected one row for each of the "
+                f"final_inputs have {num_rows(self.final_inputs)} rows, expected one for each of the "
                 f"{self.num_episodes} episodes"
             )
-        if isinstance(self.inputs, StepInputs) and len(self.inputs) != num_steps:
+        if isinstance(self.inputs, StepInputs | EpisodeInputs) and len(self.inputs) != num_steps:
             raise ValueError(f"inputs have {len(self.inputs)} rows, lengths sum to {num_steps} steps")
 
     def _check_groups(self) -> None:
@@ -334,14 +338,14 @@ def select_groups(batch: GroupBatch[InputsT], groups: Int[Tensor, " m"]) -> Grou
     return dataclasses.replace(
         batch,
         inputs=batch.inputs.select_episodes(episodes, steps),
-        final_inputs=select_rows(batch.final_inputs, episodes),
+        final_inputs=None if batch.final_inputs is None else select(batch.final_inputs, episodes),
         reference_parameters=select_rows(batch.reference_parameters, steps),
         **rows,
     )
 
 
-def _joined(name: str, values: list[Tensor | None]) -> Tensor | None:
+def _joined(name: str, values: list[Any]) -> Any:
     given = [value for value in values if value is not None]
     if len(given) not in (0, len(values)):
         raise ValueError(f"{name} is there in {len(given)} of {len(values)} batches: give it in all of them or in none")
-    return torch.cat(given) if given else None
+    return join(given) if given else None

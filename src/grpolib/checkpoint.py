@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from grpolib.policies import ModulePolicy, Policy
+from grpolib.policies.adapter import RecurrentModulePolicy
 
 FORMAT = 1
 """Version of the files' format."""
@@ -108,7 +109,7 @@ def _name(value: Any) -> str:
 
 def _plain(policy: Policy | nn.Module) -> Policy | nn.Module:
     """The user's own module: files do not depend on the adapter around it."""
-    return policy.module if isinstance(policy, ModulePolicy) else policy
+    return policy.module if isinstance(policy, ModulePolicy | RecurrentModulePolicy) else policy
 
 
 def _check_fits(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path) -> None:

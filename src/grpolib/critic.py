@@ -4,11 +4,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from grpolib.batch import GroupBatch
-from grpolib.minibatch import StepInputs
+from grpolib.minibatch import EpisodeInputs, StepInputs
+from grpolib.trees import Tree, num_rows
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Critic:
 
     module: nn.Module
 
-    def __call__(self, inputs: StepInputs) -> Float[Tensor, " s"]:
+    def __call__(self, inputs: StepInputs | EpisodeInputs) -> Float[Tensor, " s"]:
         """Values of s steps' observations, with gradient."""
         return self._values(inputs.observations)
 
@@ -36,10 +37,9 @@ class Critic:
             raise ValueError("a critic bootstraps from final_inputs, and the sampler gave none")
         return replace(batch, values=self(batch.inputs), final_values=self._values(batch.final_inputs))
 
-    def _values(self, observations: Shaped[Tensor, "n ..."]) -> Float[Tensor, " n"]:
+    def _values(self, observations: Tree) -> Float[Tensor, " n"]:
         values: Tensor = self.module(observations)
-        if values.shape not in ((len(observations),), (len(observations), 1)):
-            raise ValueError(
-                f"the critic gave {tuple(values.shape)} for {len(observations)} observations: expected one value each"
-            )
+        count = num_rows(observations)
+        if values.shape not in ((count,), (count, 1)):
+            raise ValueError(f"the critic gave {tuple(values.shape)} for {count} observations: expected one value each")
         return values.reshape(-1)

@@ -16,6 +16,7 @@ from grpolib import functional as F  # noqa: N812
 from grpolib.batch import GroupBatch
 from grpolib.functional._checks import check_choice, check_fraction, check_not_negative
 from grpolib.functional.segments import overall_std
+from grpolib.trees import features
 
 Batch: TypeAlias = GroupBatch[Any]
 TWO_EPISODES = (torch.zeros(2), torch.zeros(2, dtype=torch.long))
@@ -232,7 +233,7 @@ class AnchorState:
 
     def __call__(self, batch: Batch) -> Float[Tensor, " S"]:
         """One advantage per step."""
-        states = _scaled(batch.inputs.observations.flatten(1).float(), batch)
+        states = _scaled(features(batch.inputs.observations).float(), batch)
 
         def step_term(rewards: Tensor, lengths: Tensor, group_ids: Tensor, steps: Tensor) -> Tensor:
             to_go = F.discounted_returns(rewards, lengths, discount=self.discount)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +12,12 @@ from torch import Tensor, nn
 
 from grpolib.batch import GroupBatch
 from grpolib.functional._checks import check_whole
-from grpolib.minibatch import StepInputs
+from grpolib.minibatch import EpisodeInputs
 from grpolib.policies import ActingPolicy, Policy, as_policy
 from grpolib.sampling.engines import Engine, Run, Workers, make_engine
 from grpolib.sampling.environments import BLOCK, Env, EnvSource, describe_environments, is_list, make_environments
 from grpolib.sampling.rollout import device_of, generator, one_torch_thread, rollout
+from grpolib.trees import select
 
 REPORTED_SEEDS = 1_000_000_000
 """First reset seed of reported episodes; used for nothing else."""
@@ -173,7 +175,7 @@ class EvaluationRun:
 
     environments: list[Env]
 
-    def __call__(self, policy: ActingPolicy, job: EvaluationJob) -> GroupBatch[StepInputs]:
+    def __call__(self, policy: ActingPolicy, job: EvaluationJob) -> GroupBatch[Any]:
         """One complete episode per reset seed."""
         rng = generator(np.random.SeedSequence(job.reset_seeds[0]))
         environments = self.environments[: len(job.reset_seeds)]
@@ -202,12 +204,21 @@ def _blocks(first_seed: int, episodes: int) -> list[list[int]]:
     return [seeds[start : start + BLOCK] for start in range(0, episodes, BLOCK)]
 
 
-def _statistics(groups: list[GroupBatch[StepInputs]], threshold: float | None) -> EpisodeStatistics:
+def _statistics(groups: list[GroupBatch[Any]], threshold: float | None) -> EpisodeStatistics:
     returns = torch.cat([group.episode_returns for group in groups])
     return EpisodeStatistics(returns, torch.cat([group.lengths for group in groups]), threshold)
 
 
 @torch.no_grad()
-def _start_entropy(policy: ActingPolicy, groups: list[GroupBatch[StepInputs]]) -> float:
-    first, *rest = [group.inputs.select_steps(group.offsets[:-1]) for group in groups]
+def _start_entropy(policy: ActingPolicy, groups: list[GroupBatch[Any]]) -> float:
+    first, *rest = [_first_steps(group) for group in groups]
     return float(policy.evaluate(first.concatenate(rest).to(device_of(policy))).entropy.mean())
+
+
+def _first_steps(group: GroupBatch[Any]) -> Any:
+    """What the policy reads at the start of each episode."""
+    rows, inputs = group.offsets[:-1], group.inputs
+    if isinstance(inputs, EpisodeInputs):
+        first = (select(inputs.observations, rows), select(inputs.actions, rows))
+        return EpisodeInputs(*first, torch.ones_like(inputs.lengths), inputs.states)
+    return inputs.select_steps(rows)

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from grpolib.functional import episode_ids, offsets, timesteps
 from grpolib.functional._checks import check_whole
+from grpolib.trees import Tree, join, move, num_rows, select
 
 Rows: TypeAlias = Tensor | slice
 """Which rows: their numbers, or a range."""
@@ -47,23 +48,20 @@ InputsT = TypeVar("InputsT", bound=Inputs)
 
 @dataclass(frozen=True)
 class StepInputs:
-    """Observations and actions of a memoryless policy: one row a step."""
+    """Observations and actions of a memoryless policy: one row a step, a tree each where their space is nested."""
 
-    observations: Shaped[Tensor, "S ..."]
-    actions: Shaped[Tensor, "S ..."]
+    observations: Tree
+    actions: Tree
 
     def __post_init__(self) -> None:
-        if len(self.observations) != len(self.actions):
-            raise ValueError(
-                f"{len(self.observations)} observations and {len(self.actions)} actions: one row a step each"
-            )
+        _check_rows(self.observations, self.actions)
 
     def __len__(self) -> int:
-        return len(self.actions)
+        return num_rows(self.actions)
 
     def select_steps(self, steps: Rows) -> "StepInputs":
         """The inputs of single steps, in the order of `steps`."""
-        return StepInputs(self.observations[steps], self.actions[steps])
+        return StepInputs(select(self.observations, steps), select(self.actions, steps))
 
     def select_episodes(self, episodes: Int[Tensor, " n"], steps: Int[Tensor, " s"]) -> "StepInputs":
         """The inputs of whole episodes, whose rows are `steps`."""
@@ -72,11 +70,69 @@ class StepInputs:
     def concatenate(self, others: "Sequence[StepInputs]") -> "StepInputs":
         """These inputs followed by those of `others`."""
         parts = (self, *others)
-        return StepInputs(torch.cat([part.observations for part in parts]), torch.cat([part.actions for part in parts]))
+        return StepInputs(join([part.observations for part in parts]), join([part.actions for part in parts]))
 
     def to(self, device: torch.device) -> "StepInputs":
         """The same inputs on another device."""
-        return StepInputs(self.observations.to(device), self.actions.to(device))
+        return StepInputs(move(self.observations, device), move(self.actions, device))
+
+
+@dataclass(frozen=True)
+class EpisodeInputs:
+    """Observations and actions of a recurrent policy: whole episodes end to end, and the state that each starts from.
+
+    Args:
+        observations: One row a step.
+        actions: One row a step.
+        lengths: Steps per episode.
+        states: One row an episode: the policy's state before its first step.
+    """
+
+    observations: Tree
+    actions: Tree
+    lengths: Int[Tensor, " N"]
+    states: Tree
+
+    def __post_init__(self) -> None:
+        _check_rows(self.observations, self.actions)
+
+    def __len__(self) -> int:
+        return num_rows(self.actions)
+
+    def select_steps(self, steps: Rows) -> "EpisodeInputs":
+        """Raise: a state comes from all the steps before."""
+        raise ValueError(
+            "a recurrent policy reads whole episodes: set plan=MinibatchPlan(epochs, episodes, by='episode')"
+        )
+
+    def select_episodes(self, episodes: Int[Tensor, " n"], steps: Int[Tensor, " s"]) -> "EpisodeInputs":
+        """The inputs of whole episodes, whose rows are `steps`."""
+        return EpisodeInputs(
+            select(self.observations, steps),
+            select(self.actions, steps),
+            self.lengths[episodes],
+            select(self.states, episodes),
+        )
+
+    def concatenate(self, others: "Sequence[EpisodeInputs]") -> "EpisodeInputs":
+        """These inputs followed by those of `others`."""
+        parts = (self, *others)
+        return EpisodeInputs(
+            join([part.observations for part in parts]),
+            join([part.actions for part in parts]),
+            torch.cat([part.lengths for part in parts]),
+            join([part.states for part in parts]),
+        )
+
+    def to(self, device: torch.device) -> "EpisodeInputs":
+        """The same inputs on another device."""
+        observations, actions, states = (move(tree, device) for tree in (self.observations, self.actions, self.states))
+        return EpisodeInputs(observations, actions, self.lengths.to(device), states)
+
+
+def _check_rows(observations: Tree, actions: Tree) -> None:
+    if num_rows(observations) != num_rows(actions):
+        raise ValueError(f"{num_rows(observations)} observations and {num_rows(actions)} actions: one row a step each")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from grpolib.batch import GroupBatch
 from grpolib.functional._checks import check_whole
 from grpolib.kl_losses import KLEstimator
 from grpolib.policies import Evaluation, Policy, ReferablePolicy
-from grpolib.policies.adapter import ModulePolicy
+from grpolib.policies.adapter import ModulePolicy, RecurrentModulePolicy, as_policy
 from grpolib.policies.distributions import parameters_of
 
 PolicyT = TypeVar("PolicyT", bound=Policy)
@@ -57,7 +57,7 @@ class ReferencePolicy:
         Raises:
             ValueError: `refresh_every` with a policy that shares the reference's parameters.
             TypeError: The reference was given a module that is no `Policy`, and the trained policy is no
-                `ModulePolicy` that could show how to make one of it.
+                policy of a module that could show how to make one of it.
         """
         source = policy if self.policy is None else _as_policy_like(policy, self.policy)
         frozen = source.as_reference() if isinstance(source, ReferablePolicy) else frozen_copy(source)
@@ -122,8 +122,8 @@ def frozen_copy(policy: PolicyT) -> PolicyT:
 def _as_policy_like(policy: Policy, module: Policy | nn.Module) -> Policy:
     if isinstance(module, Policy):
         return module
-    if isinstance(policy, ModulePolicy):
-        return ModulePolicy(module, policy.action_space)
+    if isinstance(policy, ModulePolicy | RecurrentModulePolicy):
+        return as_policy(module, policy.action_space)
     raise TypeError(
         f"the reference's policy is a {type(module).__name__}, which has no evaluate(inputs): wrap it in a Policy, as "
         f"the trained {type(policy).__name__} is one"

@@ -24,7 +24,8 @@ from grpolib.interrupts import deferred_interrupt
 from grpolib.kl_losses import needs_reference_parameters
 from grpolib.loggers import RunFolder
 from grpolib.metrics import MetricMeans, Metrics, batch_metrics, joined
-from grpolib.policies import Policy, as_policy
+from grpolib.policies import Policy, RecurrentPolicy, as_policy
+from grpolib.policies.normalized import running_statistics, taking_in
 from grpolib.recipes import Pieces, Recipe, check_pieces, rows_to_compile
 from grpolib.resume import (
     CHECKPOINTS,
@@ -94,6 +95,11 @@ class Trainer:
             raise ValueError(f"seed is {seed}: it must be >= 0")
         self.recipe = Recipe(**pieces)
         self.policy = _adapted(policy, sampler)
+        if isinstance(self.policy, RecurrentPolicy) and self.recipe.plan.by == "step":
+            raise ValueError(
+                f"a recurrent policy reads whole episodes, got {self.recipe.plan}: set plan=MinibatchPlan(epochs, "
+                "size, by='episode'), where size counts episodes"
+            )
         self.sampler = sampler
         self.seed = seed
         reference = self.recipe.reference
@@ -286,9 +292,21 @@ class Trainer:
             max_length=self.sampler.max_length,
         ):
             self.update(minibatch, collected)
+        self._take_in(batch)
         if self.reference is not None:
             self.reference.update(self.policy, self.iteration)
         return joined(batch_metrics(batch, returns), collected.read())
+
+    @torch.no_grad()
+    def _take_in(self, batch: GroupBatch[Any]) -> None:
+        """Show the batch to what normalises observations, now that all was learnt from it."""
+        critic = [] if self.critic is None else [*self.critic.module.modules()]
+        statistics = running_statistics([*self.policy.modules(), *critic])
+        if statistics:
+            with taking_in(statistics):
+                self.policy.evaluate(batch.inputs)
+                if self.critic is not None:
+                    self.critic(batch.inputs)
 
     def _switch_to_evaluation_mode(self) -> None:
         """Whoever used the policy in between may have switched dropout on."""

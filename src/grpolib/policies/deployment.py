@@ -1,22 +1,27 @@
 """A trained policy where it is used: from observations to what `env.step` takes."""
 
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from gymnasium.spaces import Dict, Tuple
+from numpy.typing import ArrayLike
 from torch import nn
 
 from grpolib.functional._checks import check_whole
 from grpolib.policies.adapter import as_policy
-from grpolib.policies.protocols import Policy
+from grpolib.policies.protocols import Policy, RecurrentPolicy
 from grpolib.policies.spaces import (
+    as_tree,
     check_action_space,
     check_observation_space,
     environment_actions,
     observation_dtype,
+    observation_parts,
 )
+from grpolib.trees import Tree, move, tree_map
 
 
 class Deployed:
@@ -51,11 +56,13 @@ class Deployed:
         self.observation_space, self.action_space = observation_space, action_space
         self._rng = torch.Generator().manual_seed(seed)
 
-    def __call__(self, observation: ArrayLike, *, deterministic: bool = True) -> Any:
+    def __call__(self, observation: Any, *, deterministic: bool = True) -> Any:
         """The action of one observation as `env.step` takes it, or an array with one action per row of a batch.
 
+        The actions of a batch in a Dict or Tuple space are a list.
+
         Args:
-            observation: [...] as the observation space has it, or [n, ...].
+            observation: [...] as the observation space has it, or [n, ...]; likewise each part of a nested one.
             deterministic: The most probable action (the mean where there is no mode) instead of a sample.
 
         Raises:
@@ -66,7 +73,7 @@ class Deployed:
 
     def predict(
         self,
-        observation: ArrayLike,
+        observation: Any,
         state: Any = None,
         episode_start: ArrayLike | None = None,
         deterministic: bool = True,
@@ -80,41 +87,65 @@ class Deployed:
             deterministic: See `__call__`; Stable-Baselines3's own default is to sample.
 
         Raises:
-            ValueError: Another shape; or some episodes of a recurrent policy begin while others go on.
+            ValueError: Another shape; or some episodes begin while others go on, and the policy has a state but no
+                `initial_state`.
         """
         observations, is_batch = self._batch_of(observation)
         self.policy.train(False)
         with torch.no_grad():
             action = self.policy.act(
-                torch.from_numpy(observations).to(self._device),
+                move(observations, self._device),
                 self._rng,
-                state=_continued(state, episode_start),
+                state=self._continued(state, episode_start),
                 deterministic=deterministic,
             )
         actions = environment_actions(action.actions, self.action_space)
-        return (np.asarray(actions) if is_batch else actions[0]), action.state
+        if not is_batch:
+            return actions[0], action.state
+        is_nested = isinstance(self.action_space, Dict | Tuple)
+        return (list(actions) if is_nested else np.asarray(actions)), action.state
 
-    def _batch_of(self, observation: ArrayLike) -> tuple[NDArray[Any], bool]:
-        shape = self.observation_space.shape or ()
-        observations = np.array(observation, dtype=observation_dtype(self.observation_space))
-        if observations.shape == shape:
-            return observations[None], False
-        if observations.shape[1:] == shape and len(observations):
-            return observations, True
-        raise ValueError(
-            f"got shape {observations.shape} for {self.observation_space}: give one observation, {shape}, or a batch, "
-            f"{('n', *shape)}"
+    def _batch_of(self, observation: Any) -> tuple[Tree, bool]:
+        parts = list(observation_parts(self.observation_space))
+        given = [part.given(observation) for part in parts]
+        shapes = [part.space.shape or () for part in parts]
+        if all(array.shape == shape for array, shape in zip(given, shapes, strict=True)):
+            given, is_batch = [array[None] for array in given], False
+        elif len({len(array) if array.ndim else 0 for array in given} - {0}) == 1 and all(
+            array.shape[1:] == shape for array, shape in zip(given, shapes, strict=True)
+        ):
+            is_batch = True
+        else:
+            found, wanted = ([a.shape for a in given], shapes) if len(parts) > 1 else (given[0].shape, shapes[0])
+            raise ValueError(
+                f"got shape {found} for {self.observation_space}: give one observation, {wanted}, or a batch, "
+                f"{('n', *wanted)}"
+            )
+        rows = (
+            np.stack([part.stored(row) for row in array]).astype(observation_dtype(part.space))
+            for part, array in zip(parts, given, strict=True)
         )
+        return as_tree(self.observation_space, (torch.from_numpy(one) for one in rows)), is_batch
+
+    def _continued(self, state: Any, episode_start: ArrayLike | None) -> Any:
+        """The state, from the start again where an episode begins."""
+        starts = np.asarray(False if episode_start is None else episode_start)
+        if state is None or starts.all():
+            return None
+        if not starts.any():
+            return state
+        if not isinstance(self.policy, RecurrentPolicy):
+            raise ValueError(
+                f"episode_start is {starts.tolist()}: give a recurrent policy one environment, or restart all"
+            )
+        begins = torch.from_numpy(starts)
+        return tree_map(partial(_chosen, begins), self.policy.initial_state(len(starts)), state)
 
     @property
     def _device(self) -> torch.device:
         return next((parameter.device for parameter in self.policy.parameters()), torch.device("cpu"))
 
 
-def _continued(state: Any, episode_start: ArrayLike | None) -> Any:
-    starts = np.asarray(False if episode_start is None else episode_start)
-    if state is None or starts.all():
-        return None
-    if starts.any():
-        raise ValueError(f"episode_start is {starts.tolist()}: give a recurrent policy one environment, or restart all")
-    return state
+def _chosen(condition: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Rows of the one where the condition holds, else of the other."""
+    return torch.where(condition.to(one.device).reshape(-1, *[1] * (one.ndim - 1)), one, other)

@@ -5,19 +5,22 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.distributions import Distribution
+
+from grpolib.trees import Tree
 
 
 @dataclass(frozen=True)
 class Action:
     """What a policy did in n environments at once, before the environment's own bounds apply.
 
-    `actions` are as sampled, `log_probs` [n] are theirs in nats, `state` is a recurrent policy's.
+    `actions` are as sampled, one row an environment; `log_probs` [n] are theirs in nats; `state` is what a recurrent
+    policy takes to the next step.
     """
 
-    actions: Shaped[Tensor, "n ..."]
+    actions: Tree
     log_probs: Float[Tensor, " n"]
     state: Any = None
 
@@ -90,7 +93,7 @@ class ActingPolicy(Policy, Protocol):
 
     def act(
         self,
-        observations: Shaped[Tensor, "n ..."],
+        observations: Tree,
         rng: torch.Generator,
         *,
         state: Any = None,
@@ -104,4 +107,13 @@ class ActingPolicy(Policy, Protocol):
             state: A recurrent policy's state of these environments; None at the start.
             deterministic: The most probable action (the mean where there is no mode) instead of a sample.
         """
+        ...
+
+
+@runtime_checkable
+class RecurrentPolicy(ActingPolicy, Protocol):
+    """A policy with a state: it acts step by step, and evaluates `EpisodeInputs`, whole episodes with their states."""
+
+    def initial_state(self, count: int) -> Tree:
+        """The state at the start of an episode, one row for each of `count` environments."""
         ...

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from grpolib.policies.spaces import observation_parts
 from grpolib.sampling.environments import Env, EnvSource, environment_name, make_environments
 
 MEANINGS = {
@@ -76,7 +77,7 @@ class GroupEnvReport:
 class Trace(NamedTuple):
     """An episode as it was seen: copies of the observations, the rewards, and how it ended."""
 
-    observations: list[NDArray[Any]]
+    observations: list[list[NDArray[Any]]]
     rewards: list[float]
     ended: bool
     reuses_memory: bool
@@ -128,14 +129,16 @@ def _played(environment: Env, seed: int, actions: list[Any], *, globals_seed: in
 
 
 def _play(environment: Env, seed: int, actions: list[Any]) -> Trace:
+    parts = list(observation_parts(environment.observation_space))
     raw, _ = environment.reset(seed=seed)
-    observations, rewards, reuses_memory = [np.array(raw)], [], False
-    given = []
+    observations, rewards, reuses_memory = [[np.array(part.given(raw)) for part in parts]], [], False
+    given: list[NDArray[Any]] = []
     for action in actions:
-        given.append(raw)
+        given += [part.given(raw) for part in parts]
         raw, reward, terminated, truncated, _ = environment.step(action)
-        reuses_memory |= isinstance(raw, np.ndarray) and any(np.may_share_memory(raw, earlier) for earlier in given)
-        observations.append(np.array(raw))
+        seen = [part.given(raw) for part in parts]
+        reuses_memory |= any(np.may_share_memory(one, earlier) for one in seen for earlier in given)
+        observations.append([np.array(one) for one in seen])
         rewards.append(float(reward))
         if terminated or truncated:
             return Trace(observations, rewards, True, reuses_memory)
@@ -143,14 +146,18 @@ def _play(environment: Env, seed: int, actions: list[Any]) -> Trace:
 
 
 def _starts_equal(one: Trace, other: Trace) -> bool:
-    return np.array_equal(one.observations[0], other.observations[0], equal_nan=True)
+    return _same(one.observations[0], other.observations[0])
+
+
+def _same(one: list[NDArray[Any]], other: list[NDArray[Any]]) -> bool:
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True))
 
 
 def _equal(one: Trace, other: Trace) -> bool:
     return (
         np.array_equal(one.rewards, other.rewards, equal_nan=True)
         and one.ended == other.ended
-        and all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one.observations, other.observations, strict=True))
+        and all(_same(a, b) for a, b in zip(one.observations, other.observations, strict=True))
     )
 
 

@@ -8,14 +8,21 @@ from typing import Any, TypeAlias, TypeGuard
 import gymnasium
 import numpy as np
 from gymnasium.error import DependencyNotInstalled
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
+from numpy.typing import NDArray
 
-from grpolib.policies.spaces import check_action_space, check_observation_space
+from grpolib.policies.spaces import check_action_space, check_observation_space, observation_parts
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 EnvFactory: TypeAlias = Callable[[], Env]
 EnvSource: TypeAlias = str | EnvFactory | Sequence[EnvFactory]
 """An environment's id, a factory, or one factory per group member."""
 
+STATEFUL_WRAPPERS: dict[type[Env], str] = {
+    NormalizeObservation: "leave it out and give Normalized(module, observation_space) as the policy",
+    NormalizeReward: "leave it out; group estimators and GAE divide by a standard deviation anyway, and a constant "
+    "factor is gymnasium.wrappers.TransformReward",
+}
 BLOCK = 8
 """Environments that share a policy call where there is no group."""
 TRAINING_SEEDS = 900_000_000
@@ -39,6 +46,7 @@ def make_environments(source: EnvSource, count: int) -> list[Env]:
     first = environments[0]
     check_observation_space(first.observation_space)
     check_action_space(first.action_space)
+    _check_wrappers(first)
     for environment in environments[1:]:
         if (environment.observation_space, environment.action_space) != (
             first.observation_space,
@@ -113,9 +121,32 @@ def first_observation(environment: Env, seed: int) -> Any:
 
 
 def _resets_repeat(environment: Env) -> bool:
-    first, again = (np.array(first_observation(environment, 0)) for _ in range(2))
-    # What is no array of numbers is refused where an episode starts.
-    return first.dtype.kind not in "biuf" or np.array_equal(first, again, equal_nan=True)
+    first, again = (_parts_of(environment, first_observation(environment, 0)) for _ in range(2))
+    return all(
+        one.dtype.kind not in "biuf" or np.array_equal(one, other, equal_nan=True)
+        for one, other in zip(first, again, strict=True)
+    )
+
+
+def _parts_of(environment: Env, observation: Any) -> list[NDArray[Any]]:
+    """Copies of an observation's parts; none where it is not of the space, which is refused where an episode starts."""
+    try:
+        return [np.array(part.of(observation)) for part in observation_parts(environment.observation_space)]
+    except ValueError:
+        return []
+
+
+def _check_wrappers(environment: Env) -> None:
+    """Raise for statistics that would differ between the members of a group, and would not travel with the policy."""
+    while isinstance(environment, gymnasium.Wrapper):
+        updates = getattr(environment, "update_running_mean", False)
+        for kind, instead in STATEFUL_WRAPPERS.items():
+            if isinstance(environment, kind) and updates:
+                raise ValueError(
+                    f"{kind.__name__} keeps statistics of its own in each environment, so that members of a group and "
+                    f"workers would see different scales: {instead}"
+                )
+        environment = environment.env
 
 
 def is_list(source: EnvSource) -> TypeGuard[Sequence[EnvFactory]]:
@@ -133,7 +164,7 @@ def _factories(source: EnvSource, count: int) -> list[EnvFactory]:
     if isinstance(source, gymnasium.Env | gymnasium.vector.VectorEnv):
         raise TypeError(
             f"{source} is one environment, and each member of a group needs its own: give an id or a factory, "
-            "for instance lambda: gymnasium.make('CartPole-v1')"
+            f"for instance lambda: gymnasium.make('CartPole-v1'){_why_no_vector(source)}"
         )
     if not callable(source):
         raise TypeError(
@@ -156,5 +187,14 @@ def _make(factory: EnvFactory) -> Env:
         return environment
     raise TypeError(
         f"the environment factory made a {type(environment).__module__}.{type(environment).__name__}: it must "
-        "make a plain gymnasium.Env (not a vector environment, not the old gym)"
+        f"make a plain gymnasium.Env (not a vector environment, not the old gym){_why_no_vector(environment)}"
+    )
+
+
+def _why_no_vector(environment: Any) -> str:
+    if not isinstance(environment, gymnasium.vector.VectorEnv):
+        return ""
+    return (
+        ". A vector environment resets its members on its own, and a group needs episodes that start from one seed and "
+        "end by themselves: give the factory of a single one, and workers= for processes"
     )

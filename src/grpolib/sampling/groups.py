@@ -2,18 +2,19 @@
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from grpolib.batch import GroupBatch, concatenate
 from grpolib.functional._checks import check_whole
-from grpolib.minibatch import StepInputs
 from grpolib.policies import ActingPolicy
 from grpolib.sampling.engines import Run, Workers, make_engine
 from grpolib.sampling.environments import TRAINING_SEEDS, Env, EnvSource, describe_environments, make_environments
 from grpolib.sampling.protocols import group_seed
 from grpolib.sampling.rollout import generator, rollout
+from grpolib.trees import leaves, select
 
 
 class GroupSampler:
@@ -53,7 +54,7 @@ class GroupSampler:
 
     def sample(
         self, policy: ActingPolicy, num_groups: int, seed: np.random.SeedSequence, *, first_group: int = 0
-    ) -> GroupBatch[StepInputs]:
+    ) -> GroupBatch[Any]:
         """Groups first_group, ..., first_group + num_groups - 1; see `Sampler.sample`.
 
         Raises:
@@ -72,12 +73,12 @@ class GroupSampler:
         """Close the environments and end the workers."""
         self.engine.close()
 
-    def _check_starts(self, batch: GroupBatch[StepInputs]) -> None:
+    def _check_starts(self, batch: GroupBatch[Any]) -> None:
         if self._starts_differ:
             return
-        starts = batch.inputs.observations[batch.offsets[:-1]]
+        starts = select(batch.inputs.observations, batch.offsets[:-1])
         first_of_group = torch.searchsorted(batch.group_ids, batch.group_ids)
-        if bool((starts != starts[first_of_group]).any()):
+        if any(bool((part != part[first_of_group]).any()) for part in leaves(starts)):
             self._starts_differ = True
             self._warn_of_starts()
 
@@ -122,7 +123,7 @@ class GroupRun:
 
     environments: list[Env]
 
-    def __call__(self, policy: ActingPolicy, job: GroupJob) -> GroupBatch[StepInputs]:
+    def __call__(self, policy: ActingPolicy, job: GroupJob) -> GroupBatch[Any]:
         """One complete episode in each environment."""
         seeds = [job.reset_seed] * len(self.environments)
         return rollout(self.environments, policy, seeds, generator(job.actions))

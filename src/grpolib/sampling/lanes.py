@@ -1,14 +1,17 @@
 """Environments side by side, in step; what they give is checked and copied here."""
 
+import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from grpolib.policies.spaces import observation_dtype
+from grpolib.policies.spaces import ObservationPart, as_tree, observation_dtype, observation_parts, observation_shape
 from grpolib.sampling.environments import Env, environment_name, first_observation
+from grpolib.trees import Tree
 
 
 class Outcome(NamedTuple):
@@ -19,11 +22,34 @@ class Outcome(NamedTuple):
     truncated: list[bool]
 
 
+class _Part:
+    """One part of the observations: an array with one row an environment."""
+
+    def __init__(self, part: ObservationPart, count: int) -> None:
+        self._of = part
+        self._shape = observation_shape(part.space)
+        self.rows = np.zeros((count, *self._shape), dtype=observation_dtype(part.space))
+
+    def keep(self, observation: Any, member: int) -> None:
+        """Copy an observation's part to its row."""
+        array = self._of.of(observation)
+        if array.shape != self._shape:
+            raise ValueError(f"an observation of shape {array.shape}, its observation space says {self._shape}")
+        if array.dtype.kind not in "biuf":
+            raise ValueError(f"an observation of {array.dtype}: observations are numbers")
+        if array.dtype is self.rows.dtype:
+            self.rows[member] = array
+        else:
+            with np.errstate(over="ignore"):  # what float32 cannot hold is found as infinite
+                self.rows[member] = array
+
+
 class Lanes:
     """A few environments with their present observations.
 
     Observations are copied, since an environment may return the same array again and again, and become float32
-    (images stay uint8). Anything not finite, or of another shape than the space says, raises.
+    (images stay uint8), each part of a nested one in an array of its own. Anything not finite, or of another shape
+    than the space says, raises.
 
     Args:
         environments: Plain environments with equal spaces.
@@ -32,8 +58,8 @@ class Lanes:
     def __init__(self, environments: Sequence[Env]) -> None:
         self.environments = environments
         space = environments[0].observation_space
-        self._shape = tuple(space.shape or ())
-        self.observations = np.zeros((len(environments), *self._shape), dtype=observation_dtype(space))
+        self._space = space
+        self._parts = [_Part(part, len(environments)) for part in observation_parts(space)]
         self.seeds = [0] * len(environments)
         self.times = [0] * len(environments)
 
@@ -63,7 +89,7 @@ class Lanes:
         with np.errstate(over="ignore", invalid="ignore"):
             stored = np.array(rewards).astype(np.float32)
             # Finite sums have finite terms; one that overflowed is looked into.
-            if not math.isfinite(stored.sum() + self.observations.sum()):
+            if not math.isfinite(stored.sum() + sum(part.rows.sum() for part in self._parts)):
                 self._check_finite(members, stored)
         for member in members:
             self.times[member] += 1
@@ -75,31 +101,33 @@ class Lanes:
         except (TypeError, ValueError):
             raise ValueError(f"{self.where(member)} gave reward {reward!r}: a reward is a number") from None
 
+    def observations(self, members: Sequence[int]) -> Tree:
+        """The present observations of some environments, copied."""
+        rows = (torch.from_numpy(part.rows.take(members, axis=0)) for part in self._parts)
+        return cast(Tree, as_tree(self._space, rows))
+
+    def observation_checksum(self, member: int) -> str:
+        """Of the bits of a present observation."""
+        return hashlib.sha256(b"".join(part.rows[member].tobytes() for part in self._parts)).hexdigest()
+
     def _keep(self, observation: Any, member: int) -> None:
         """Copy an observation to its place."""
-        array = np.asarray(observation)
-        if array.shape != self._shape:
-            raise ValueError(
-                f"{self.where(member)} gave an observation of shape {array.shape}, its observation space says "
-                f"{self._shape}"
-            )
-        if array.dtype.kind not in "biuf":
-            raise ValueError(f"{self.where(member)} gave an observation of {array.dtype}: observations are numbers")
-        if array.dtype is self.observations.dtype:
-            self.observations[member] = array
-        else:
-            with np.errstate(over="ignore"):  # what float32 cannot hold is found as infinite
-                self.observations[member] = array
+        try:
+            for part in self._parts:
+                part.keep(observation, member)
+        except ValueError as error:
+            raise ValueError(f"{self.where(member)} gave {error}") from None
 
     def _check_finite(self, members: Sequence[int], rewards: NDArray[Any]) -> None:
         for member, reward in zip(members, rewards.tolist(), strict=True):
             if not math.isfinite(reward):
                 raise ValueError(f"{self.where(member)} gave reward {reward}: rewards must be finite")
-            if not np.isfinite(self.observations[member]).all():
-                raise ValueError(
-                    f"{self.where(member)} gave a non-finite observation: {self.observations[member]}; clip or "
-                    "replace it in a wrapper"
-                )
+            for part in self._parts:
+                if not np.isfinite(part.rows[member]).all():
+                    raise ValueError(
+                        f"{self.where(member)} gave a non-finite observation: {part.rows[member]}; clip or replace it "
+                        "in a wrapper"
+                    )
 
     def where(self, member: int) -> str:
         """Which episode and step a member is at, in words."""

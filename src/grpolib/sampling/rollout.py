@@ -10,11 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from grpolib.batch import GroupBatch
-from grpolib.minibatch import StepInputs
-from grpolib.policies import ActingPolicy, Action, Policy
+from grpolib.minibatch import EpisodeInputs, StepInputs
+from grpolib.policies import ActingPolicy, Action, Policy, RecurrentPolicy
 from grpolib.policies.spaces import environment_actions
 from grpolib.sampling.environments import Env
 from grpolib.sampling.lanes import Lanes
+from grpolib.trees import Tree, join, move, num_rows, select
+
+CPU = torch.device("cpu")
 
 
 def rollout(
@@ -24,7 +27,7 @@ def rollout(
     rng: torch.Generator,
     *,
     deterministic: bool = False,
-) -> GroupBatch[StepInputs]:
+) -> GroupBatch[Any]:
     """One complete episode in each environment, as one group; only the living are stepped.
 
     The policy is called once per time step for all that are still running: float32 results depend on the
@@ -47,34 +50,56 @@ def rollout(
     space = environments[0].action_space
     terminated = np.zeros(len(environments), dtype=bool)
     alive = list(range(len(environments)))
+    start = state = initial_state(policy, len(environments))
     members, observations, actions, log_probs, rewards = [], [], [], [], []
     while alive:
-        observation = torch.from_numpy(lanes.observations.take(alive, axis=0))
-        action = policy.act(observation.to(device), rng, deterministic=deterministic)
+        observation = lanes.observations(alive)
+        action = policy.act(move(observation, device), rng, state=state, deterministic=deterministic)
         check_action(action, policy, len(alive))
         outcome = lanes.step(alive, environment_actions(action.actions, space))
         members.append(alive)
         observations.append(observation)
-        actions.append(action.actions.cpu())
+        actions.append(move(action.actions, CPU))
         log_probs.append(action.log_probs.cpu())
         rewards.append(outcome.rewards)
         terminated[alive] = outcome.terminated
-        alive = [m for m, *ended in zip(alive, outcome.terminated, outcome.truncated, strict=True) if not any(ended)]
-    return _as_group(members, observations, actions, log_probs, rewards, terminated, lanes.observations)
+        goes_on = [not any(ended) for ended in zip(outcome.terminated, outcome.truncated, strict=True)]
+        alive = [member for member, stays in zip(alive, goes_on, strict=True) if stays]
+        state = None if start is None else select(action.state, torch.tensor(goes_on))
+    final = lanes.observations(list(range(len(environments))))
+    return _as_group(members, observations, actions, log_probs, rewards, terminated, final, start)
 
 
 def check_action(action: Action, policy: ActingPolicy, count: int) -> None:
     """Raise before an environment sees an action that is not one of `count` with finite log-probabilities."""
-    if action.log_probs.shape != (count,) or len(action.actions) != count:
+    if action.log_probs.shape != (count,) or num_rows(action.actions) != count:
         raise ValueError(
-            f"the policy {type(policy).__name__} gave {len(action.actions)} actions and log-probabilities of shape "
-            f"{tuple(action.log_probs.shape)} for {count} observations: expected one each"
+            f"the policy {type(policy).__name__} gave {num_rows(action.actions)} actions and log-probabilities of "
+            f"shape {tuple(action.log_probs.shape)} for {count} observations: expected one each"
+        )
+    if action.state is not None and not isinstance(policy, RecurrentPolicy):
+        raise TypeError(
+            f"the policy {type(policy).__name__} gave a state and has no initial_state(count): see RecurrentPolicy"
         )
     if not math.isfinite(float(action.log_probs.sum())):
         raise ValueError(
             f"the policy {type(policy).__name__} gave log-probabilities {action.log_probs.tolist()}: they must be "
             "finite. It has diverged, or its output is no distribution"
         )
+
+
+def initial_state(policy: ActingPolicy, count: int) -> Tree | None:
+    """The state of a recurrent policy at the start of `count` episodes; None for any other policy."""
+    return policy.initial_state(count) if isinstance(policy, RecurrentPolicy) else None
+
+
+def inputs_of(
+    observations: Tree, actions: Tree, lengths: torch.Tensor, states: Tree | None
+) -> StepInputs | EpisodeInputs:
+    """What the policy reads to score the steps: with the episodes' first states, where it has any."""
+    if states is None:
+        return StepInputs(observations, actions)
+    return EpisodeInputs(observations, actions, lengths, move(states, CPU))
 
 
 def device_of(policy: Policy) -> torch.device:
@@ -100,23 +125,25 @@ def one_torch_thread() -> Iterator[None]:
 
 def _as_group(
     members: list[list[int]],
-    observations: list[torch.Tensor],
-    actions: list[torch.Tensor],
+    observations: list[Tree],
+    actions: list[Tree],
     log_probs: list[torch.Tensor],
     rewards: list[NDArray[Any]],
     terminated: NDArray[np.bool_],
-    final_observations: NDArray[Any],
-) -> GroupBatch[StepInputs]:
+    final_observations: Tree,
+    start: Tree | None,
+) -> GroupBatch[Any]:
     """Rows that were collected time step by time step, sorted by episode."""
     member_of_row = np.concatenate(members)
     order = torch.from_numpy(np.argsort(member_of_row, kind="stable"))
     count = len(terminated)
+    lengths = torch.from_numpy(np.bincount(member_of_row, minlength=count))
     return GroupBatch(
-        inputs=StepInputs(torch.cat(observations)[order], torch.cat(actions)[order]),
+        inputs=inputs_of(select(join(observations), order), select(join(actions), order), lengths, start),
         log_probs=torch.cat(log_probs)[order],
         rewards=torch.from_numpy(np.concatenate(rewards))[order],
-        lengths=torch.from_numpy(np.bincount(member_of_row, minlength=count)),
+        lengths=lengths,
         group_ids=torch.zeros(count, dtype=torch.long),
         terminated=torch.from_numpy(terminated),
-        final_inputs=torch.from_numpy(final_observations),
+        final_inputs=final_observations,
     )

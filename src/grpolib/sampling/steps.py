@@ -1,10 +1,9 @@
 """A fixed number of steps from each of a few environments, for estimators with a critic."""
 
-import hashlib
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 
 from grpolib.batch import GroupBatch, concatenate
 from grpolib.functional._checks import check_whole
-from grpolib.minibatch import StepInputs
 from grpolib.policies import ActingPolicy
 from grpolib.policies.spaces import environment_actions
 from grpolib.sampling.engines import Run, Workers, make_engine
@@ -27,7 +25,8 @@ from grpolib.sampling.environments import (
 )
 from grpolib.sampling.lanes import Lanes
 from grpolib.sampling.protocols import group_seed
-from grpolib.sampling.rollout import check_action, device_of, generator
+from grpolib.sampling.rollout import CPU, check_action, device_of, generator, initial_state, inputs_of
+from grpolib.trees import Tree, join, move, num_rows, select, tree_map
 
 RECENT = 100
 """Finished episodes over which the training return is averaged."""
@@ -68,7 +67,7 @@ class StepSampler:
 
     def sample(
         self, policy: ActingPolicy, num_groups: int, seed: np.random.SeedSequence, *, first_group: int = 0
-    ) -> GroupBatch[StepInputs]:
+    ) -> GroupBatch[Any]:
         """num_envs x steps steps; a block of environments takes the place of a group. See `Sampler.sample`.
 
         Raises:
@@ -86,7 +85,7 @@ class StepSampler:
         rollouts = self.engine.map(self._stage, policy, jobs, pinned=True)
         segments = concatenate([batch for batch, _ in rollouts])
         self._replays = False
-        self._open = self._continued(segments.inputs.actions, [place for _, places in rollouts for place in places])
+        self._open = self._continued(segments.inputs.actions, [stand for _, stands in rollouts for stand in stands])
         self._finished.extend(
             zip(segments.metrics["returns"].tolist(), segments.metrics["lengths"].tolist(), strict=True)
         )
@@ -105,7 +104,8 @@ class StepSampler:
         Raises:
             ValueError: They are of another number of environments.
         """
-        episodes = [OpenEpisode(**episode) for episode in state["open"]]
+        # A tuple comes back from a file as a list; a tree has no lists.
+        episodes = [OpenEpisode(**tree_map(lambda value: value, episode)) for episode in state["open"]]
         if len(episodes) not in (0, self.num_envs):
             raise ValueError(f"{len(episodes)} open episodes for {self.num_envs} environments: give as many as before")
         self._finished = deque(((float(total), int(length)) for total, length in state["finished"]), maxlen=RECENT)
@@ -115,13 +115,13 @@ class StepSampler:
         """Close the environments and end the workers."""
         self.engine.close()
 
-    def _continued(self, actions: torch.Tensor, places: Sequence["Place"]) -> list["OpenEpisode"]:
+    def _continued(self, actions: Tree, stands: Sequence[tuple["Place", Tree | None]]) -> list["OpenEpisode"]:
         """The episodes that are open now; each environment has `steps` of the actions."""
-        taken = actions.unflatten(0, (self.num_envs, self.steps))
-        before = [episode.actions for episode in self._open] or [taken[0, :0]] * self.num_envs
+        taken = [select(actions, slice(k * self.steps, (k + 1) * self.steps)) for k in range(self.num_envs)]
+        before = [episode.actions for episode in self._open] or [select(actions, slice(0, 0))] * self.num_envs
         return [
-            OpenEpisode(place.seed, _last(place.time, old, new), place.total, place.observation)
-            for place, old, new in zip(places, before, taken, strict=True)
+            OpenEpisode(place.seed, _last(place.time, old, new), place.total, place.observation, state)
+            for (place, state), old, new in zip(stands, before, taken, strict=True)
         ]
 
 
@@ -136,22 +136,29 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenEpisode:
-    """What it takes to play an episode again: its reset seed and actions [t, ...], and what they came to."""
+    """What it takes to play an episode again: its reset seed and actions [t, ...], and what they came to.
+
+    `state` is a recurrent policy's, one row: it comes from parameters that may have changed since, so it is kept.
+    """
 
     seed: int
-    actions: torch.Tensor
+    actions: Tree
     total: float
     observation: str
+    state: Tree | None = None
 
     @property
     def place(self) -> Place:
         """Where it stands."""
-        return Place(self.seed, len(self.actions), self.total, self.observation)
+        return Place(self.seed, num_rows(self.actions), self.total, self.observation)
 
 
-def _last(count: int, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+def _last(count: int, old: Tree, new: Tree) -> Tree:
     """The last `count` rows of both together."""
-    return new[len(new) - count :] if count <= len(new) else torch.cat([old[len(old) + len(new) - count :], new])
+    missing = count - num_rows(new)
+    if missing <= 0:
+        return select(new, slice(-missing, None))
+    return join([select(old, slice(num_rows(old) - missing, None)), new])
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,14 +190,14 @@ class BlockRun:
         self._stage = stage
         self._blocks: dict[int, _Block] = {}
 
-    def __call__(self, policy: ActingPolicy, job: BlockJob) -> tuple[GroupBatch[StepInputs], list[Place]]:
-        """`steps` steps of each environment of the block, and where that leaves them."""
+    def __call__(self, policy: ActingPolicy, job: BlockJob) -> tuple[GroupBatch[Any], list[tuple[Place, Tree | None]]]:
+        """`steps` steps of each environment of the block, and where that leaves them, with the policy's states."""
         if job.block not in self._blocks:
             self._blocks[job.block] = _Block(self._environments(job.block))
         block = self._blocks[job.block]
         if job.replayed:
             block.replay(job.replayed)
-        return block.run(policy, self._stage.steps, job.seed), block.places()
+        return block.run(policy, self._stage.steps, job.seed), block.stands()
 
     def close(self) -> None:
         """Close the environments."""
@@ -210,7 +217,7 @@ class _End(NamedTuple):
 
     step: int
     terminated: bool
-    observation: NDArray[Any]
+    observation: Tree
 
 
 class _Block:
@@ -221,8 +228,9 @@ class _Block:
         self._lanes = Lanes(environments)
         self._totals = np.zeros(len(environments))
         self._started = False
+        self._state: Tree | None = None
 
-    def run(self, policy: ActingPolicy, steps: int, seed: np.random.SeedSequence) -> GroupBatch[StepInputs]:
+    def run(self, policy: ActingPolicy, steps: int, seed: np.random.SeedSequence) -> GroupBatch[Any]:
         """`steps` steps of each environment, as segments in the order of the environments."""
         resets, rng = np.random.default_rng(group_seed(seed, 0)), generator(group_seed(seed, 1))
         everyone = list(range(len(self.environments)))
@@ -232,28 +240,37 @@ class _Block:
             self._started = True
         device, space = device_of(policy), self.environments[0].action_space
         first_times = list(self._lanes.times)
+        start = initial_state(policy, len(everyone))
+        state = self._state if self._state is not None and start is not None else start
+        first_states = [[_row(state, member)] for member in everyone]
         ends: list[list[_End]] = [[] for _ in everyone]
         finished: list[tuple[float, int]] = []
         observations, actions, log_probs, rewards = [], [], [], []
         for step in range(steps):
-            observation = torch.from_numpy(self._lanes.observations.copy())
-            action = policy.act(observation.to(device), rng)
+            observation = self._lanes.observations(everyone)
+            action = policy.act(move(observation, device), rng, state=state)
             check_action(action, policy, len(everyone))
             outcome = self._lanes.step(everyone, environment_actions(action.actions, space))
             observations.append(observation)
-            actions.append(action.actions.cpu())
+            actions.append(move(action.actions, CPU))
             log_probs.append(action.log_probs.cpu())
             rewards.append(outcome.rewards)
             self._totals += outcome.rewards
+            state = action.state
             for member in everyone:
                 if outcome.terminated[member] or outcome.truncated[member]:
                     ends[member].append(self._end(step, member, outcome.terminated[member]))
                     finished.append((float(self._totals[member]), self._lanes.times[member]))
                     self._reset(member, resets)
+                    state = _started_anew(state, start, member)
+                    if step < steps - 1:
+                        first_states[member].append(_row(start, member))
+        self._state = state
         for member in everyone:
             if not ends[member] or ends[member][-1].step < steps - 1:
                 ends[member].append(self._end(steps - 1, member, False))
-        batch = _as_segments(observations, actions, log_probs, rewards, ends, first_times)
+        states = None if start is None else join([row for rows in first_states for row in rows if row is not None])
+        batch = _as_segments(observations, actions, log_probs, rewards, ends, first_times, states)
         return replace(batch, metrics=_finished_metrics(finished))
 
     def replay(self, episodes: Sequence[OpenEpisode]) -> None:
@@ -277,18 +294,20 @@ class _Block:
                     "let nothing survive reset (check_group_env says more), or start anew with the saved policy"
                 )
         self._started = True
+        states = [episode.state for episode in episodes if episode.state is not None]
+        self._state = join(states) if states else None
 
-    def places(self) -> list[Place]:
-        """Where the environments stand."""
-        return [self._place(member) for member in range(len(self.environments))]
+    def stands(self) -> list[tuple[Place, Tree | None]]:
+        """Where the environments stand, and the policy's state in each."""
+        return [(self._place(member), _row(self._state, member)) for member in range(len(self.environments))]
 
     def _place(self, member: int) -> Place:
         lanes = self._lanes
-        checksum = hashlib.sha256(lanes.observations[member].tobytes()).hexdigest()
+        checksum = lanes.observation_checksum(member)
         return Place(lanes.seeds[member], lanes.times[member], float(self._totals[member]), checksum)
 
     def _end(self, step: int, member: int, terminated: bool) -> _End:
-        return _End(step, terminated, self._lanes.observations[member].copy())
+        return _End(step, terminated, self._lanes.observations([member]))
 
     def _reset(self, member: int, rng: np.random.Generator) -> None:
         self._lanes.reset(member, int(rng.integers(TRAINING_SEEDS)))
@@ -303,27 +322,46 @@ def _finished_metrics(finished: Collection[tuple[float, int]]) -> dict[str, torc
 
 
 def _as_segments(
-    observations: list[torch.Tensor],
-    actions: list[torch.Tensor],
+    observations: list[Tree],
+    actions: list[Tree],
     log_probs: list[torch.Tensor],
     rewards: list[NDArray[np.float32]],
     segments: list[list[_End]],
     first_times: Sequence[int],
-) -> GroupBatch[StepInputs]:
+    states: Tree | None,
+) -> GroupBatch[Any]:
     """Rows that were collected step by step, sorted by environment and cut where episodes ended."""
     ends = [end for member in segments for end in member]
-    lengths = [np.diff([-1, *(end.step for end in member)]) for member in segments]
+    lengths = torch.from_numpy(np.concatenate([np.diff([-1, *(end.step for end in member)]) for member in segments]))
     starts = [[first, *([0] * (len(member) - 1))] for first, member in zip(first_times, segments, strict=True)]
     return GroupBatch(
-        inputs=StepInputs(_by_member(torch.stack(observations)), _by_member(torch.stack(actions))),
+        inputs=inputs_of(_rows(observations), _rows(actions), lengths, states),
         log_probs=_by_member(torch.stack(log_probs)),
         rewards=_by_member(torch.from_numpy(np.stack(rewards))),
-        lengths=torch.from_numpy(np.concatenate(lengths)),
+        lengths=lengths,
         group_ids=torch.arange(len(ends)),
         terminated=torch.tensor([end.terminated for end in ends]),
-        final_inputs=torch.from_numpy(np.stack([end.observation for end in ends])),
+        final_inputs=join([end.observation for end in ends]),
         first_timesteps=torch.from_numpy(np.concatenate(starts).astype(np.int64)),
     )
+
+
+def _rows(steps: list[Tree]) -> Tree:
+    """Trees [K, ...], one a step, as rows."""
+    return cast(Tree, tree_map(lambda *parts: _by_member(torch.stack(parts)), *steps))
+
+
+def _row(tree: Tree | None, member: int) -> Tree | None:
+    """One environment's row of a policy's state."""
+    return None if tree is None else select(tree, slice(member, member + 1))
+
+
+def _started_anew(state: Tree | None, start: Tree | None, member: int) -> Tree | None:
+    """The state with the start of an episode in one environment's row."""
+    if state is None:
+        return None
+    place = torch.tensor([member])
+    return cast(Tree, tree_map(lambda now, first: now.index_copy(0, place.to(now.device), first[place]), state, start))
 
 
 def _by_member(values: torch.Tensor) -> torch.Tensor:
