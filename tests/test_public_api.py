@@ -11,7 +11,7 @@ import grpolib
 DESIGNED = """
 GroupBatch Minibatch MinibatchPlan StepInputs step_weights
 Policy ActingPolicy Action Evaluation as_policy mlp
-Sampler GroupSampler StepSampler
+Sampler GroupSampler StepSampler WorkerProcesses RayWorkers
 AdvantageEstimator GroupZScore LeaveOneOut ProcessSupervision TimestepLeaveOneOut RewardToGo GAE AnchorState
 PolicyLoss LossOutput ClippedSurrogateLoss CISPOLoss ValueLoss EntropyBonus ExactKL K1 K2 K3
 ReferencePolicy Critic

@@ -20,6 +20,7 @@ from grpolib.policies import Policy as Policy
 from grpolib.policies import as_policy as as_policy
 from grpolib.policies import mlp as mlp
 from grpolib.sampling import GroupSampler as GroupSampler
+from grpolib.sampling import RayWorkers as RayWorkers
 from grpolib.sampling import Sampler as Sampler
 from grpolib.sampling import StepSampler as StepSampler
 from grpolib.sampling import WorkerError as WorkerError
