@@ -16,7 +16,7 @@ AdvantageEstimator GroupZScore LeaveOneOut ProcessSupervision TimestepLeaveOneOu
 PolicyLoss LossOutput ClippedSurrogateLoss CISPOLoss ValueLoss EntropyBonus ExactKL K1 K2 K3
 ReferencePolicy Critic
 TokenInputs CausalLMPolicy GeneratingPolicy CompletionSampler
-Recipe recipes Trainer GRPOTrainer PPOTrainer A2CTrainer
+Recipe recipes Trainer GRPOTrainer PPOTrainer A2CTrainer Ranks RankError
 Callback Logger evaluate CheckpointEvery Stateful
 StopAtReturn StopOnPlateau StopOnKL TimeBudget
 CSVLogger JSONLinesLogger TensorBoardLogger LogTo

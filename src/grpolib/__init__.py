@@ -70,6 +70,8 @@ from grpolib.evaluation import EvaluationReport as EvaluationReport
 from grpolib.evaluation import evaluate as evaluate
 from grpolib.loggers import CSVLogger as CSVLogger
 from grpolib.loggers import Logger as Logger
+from grpolib.ranks import RankError as RankError
+from grpolib.ranks import Ranks as Ranks
 from grpolib.recipes import Recipe as Recipe
 from grpolib.resume import Stateful as Stateful
 from grpolib.schedules import LearningRate as LearningRate
