@@ -30,6 +30,7 @@ LAYERS = {
     "interrupts": 5,
     "loggers": 5,
     "metrics": 5,
+    "ranks": 5,
     "recipe": 5,
     "recipes": 5,
     "resume": 5,

@@ -23,6 +23,7 @@ BUDGETS = {
     "hf_model.py": ["--iterations", 2, "--max-new-tokens", 4],
 }
 OTHERS = {"lunarlander.py"}
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
 def run(*arguments, **keywords):
@@ -46,6 +47,24 @@ def test_an_example_runs_and_writes_nothing(tmp_path, name):
         table = ["return", "argmax", "sampled", "20"]
         assert first_words == ["before:", *table, "after:", *table]
         assert done.stdout.count("solved: return >= 475") == 2
+
+
+def test_groups_run_on_ray(tmp_path):
+    pytest.importorskip("ray", reason="needs the extra ray")
+    done = run(EXAMPLES / "scale" / "ray_rollouts.py", "--total-steps", 500, "--workers", 1, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "20 episodes each" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_ranks_write_one_run(tmp_path):
+    folder = tmp_path / "run"
+    script = EXAMPLES / "scale" / "several_ranks.py"
+    done = run(*TORCHRUN, script, "--total-steps", 500, "--run-folder", folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("20 episodes each") == 1
+    assert len((folder / "metrics.csv").read_text().splitlines()) == 2
+    assert (folder / "checkpoints" / "latest").read_text() == "1\n"
 
 
 @pytest.mark.parametrize(("recipe", "options"), [("critic-free", []), ("grpo", ["--recipe", "grpo"])])

@@ -12,12 +12,12 @@ DESIGNED = """
 GroupBatch Minibatch MinibatchPlan StepInputs EpisodeInputs step_weights
 Policy ActingPolicy RecurrentPolicy Action Evaluation as_policy mlp
 cnn gru lstm network Masked MaskInObservation Normalized Recurrent Squashed
-Sampler GroupSampler StepSampler
+Sampler GroupSampler StepSampler WorkerProcesses RayWorkers
 AdvantageEstimator GroupZScore LeaveOneOut ProcessSupervision TimestepLeaveOneOut RewardToGo GAE AnchorState
 PolicyLoss LossOutput ClippedSurrogateLoss CISPOLoss ValueLoss EntropyBonus ExactKL K1 K2 K3
 ReferencePolicy Critic
 TokenInputs CausalLMPolicy GeneratingPolicy CompletionSampler
-Recipe recipes Trainer GRPOTrainer PPOTrainer A2CTrainer
+Recipe recipes Trainer GRPOTrainer PPOTrainer A2CTrainer Ranks RankError
 Callback Logger evaluate CheckpointEvery Stateful
 StopAtReturn StopOnPlateau StopOnKL TimeBudget
 CSVLogger JSONLinesLogger TensorBoardLogger LogTo

@@ -31,6 +31,7 @@ from grpolib.policies import lstm as lstm
 from grpolib.policies import mlp as mlp
 from grpolib.policies import network as network
 from grpolib.sampling import GroupSampler as GroupSampler
+from grpolib.sampling import RayWorkers as RayWorkers
 from grpolib.sampling import Sampler as Sampler
 from grpolib.sampling import StepSampler as StepSampler
 from grpolib.sampling import WorkerError as WorkerError
@@ -80,6 +81,8 @@ from grpolib.evaluation import EvaluationReport as EvaluationReport
 from grpolib.evaluation import evaluate as evaluate
 from grpolib.loggers import CSVLogger as CSVLogger
 from grpolib.loggers import Logger as Logger
+from grpolib.ranks import RankError as RankError
+from grpolib.ranks import Ranks as Ranks
 from grpolib.recipes import Recipe as Recipe
 from grpolib.resume import Stateful as Stateful
 from grpolib.schedules import LearningRate as LearningRate

@@ -11,6 +11,7 @@ from grpolib import recipes
 from grpolib.callbacks import Callback
 from grpolib.critic import Critic
 from grpolib.policies import Policy, network
+from grpolib.ranks import Ranks
 from grpolib.recipes import Pieces, Recipe, check_pieces
 from grpolib.sampling import GroupSampler, Sampler, StepSampler
 from grpolib.sampling.engines import Workers
@@ -33,6 +34,7 @@ class GRPOTrainer(Trainer):
             in the script. The results are the same.
         compile: See `Trainer`.
         callbacks: See `Trainer`.
+        ranks: See `Trainer`.
         pieces: Fields of `Recipe` that replace the recipe's.
 
     Raises:
@@ -51,6 +53,7 @@ class GRPOTrainer(Trainer):
         workers: Workers = 0,
         compile: bool | Literal["auto"] = False,
         callbacks: Sequence[Callback] = (),
+        ranks: Ranks | None = None,
         **pieces: Unpack[Pieces],
     ) -> None:
         chosen = _chosen(recipe, recipes.grpo(), pieces)
@@ -70,6 +73,7 @@ class GRPOTrainer(Trainer):
             run_folder=run_folder,
             compile=compile,
             callbacks=callbacks,
+            ranks=ranks,
             **chosen.pieces(),
         )
 

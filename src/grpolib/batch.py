@@ -170,7 +170,7 @@ class GroupBatch(Generic[InputsT]):
         if returns is not None:
             self._check_estimated("returns", returns)
         weights = step_weights(self.lengths, reduction, loss_mask=self.counted, max_length=max_length)
-        whole = self._as_minibatch(advantages, weights.to(advantages.dtype), returns)
+        whole = self.as_minibatch(advantages, weights.to(advantages.dtype), returns)
         if plan.by == "step":
             minibatches = minibatches_of_steps(whole, plan, rng)
         else:
@@ -178,6 +178,21 @@ class GroupBatch(Generic[InputsT]):
         if self.counted is None:
             return minibatches
         return (minibatch for minibatch in minibatches if bool(minibatch.weights.any()))
+
+    def as_minibatch(
+        self, advantages: Float[Tensor, " S"], weights: Float[Tensor, " S"], returns: Float[Tensor, " S"] | None
+    ) -> Minibatch[InputsT]:
+        """All episodes as one minibatch with these weights."""
+        return Minibatch(
+            inputs=self.inputs,
+            old_log_probs=self.log_probs,
+            advantages=advantages,
+            weights=weights,
+            reference_log_probs=self.reference_log_probs,
+            reference_parameters=self.reference_parameters,
+            returns=returns,
+            lengths=self.lengths,
+        )
 
     def to(self, device: torch.device) -> "GroupBatch[InputsT]":
         """The same batch on another device; itself where it is there already."""
@@ -200,18 +215,6 @@ class GroupBatch(Generic[InputsT]):
                 "gives one advantage per step"
             )
         self._check_finite(name, values, self.counted)
-
-    def _as_minibatch(self, advantages: Tensor, weights: Tensor, returns: Tensor | None) -> Minibatch[InputsT]:
-        return Minibatch(
-            inputs=self.inputs,
-            old_log_probs=self.log_probs,
-            advantages=advantages,
-            weights=weights,
-            reference_log_probs=self.reference_log_probs,
-            reference_parameters=self.reference_parameters,
-            returns=returns,
-            lengths=self.lengths,
-        )
 
     def _by_episode(
         self,

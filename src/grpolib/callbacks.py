@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Callback(Protocol):
-    """Subclass it and override what is needed; each method does nothing by default."""
+    """Subclass it and override what is needed; each method does nothing by default.
+
+    With several `Ranks` every rank calls its callbacks; one whose class says `writes = True` is called on rank 0 alone.
+    """
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """`train` was called."""
@@ -99,6 +102,8 @@ class CheckpointEvery(Callback):
         keep_last: How many stay, >= 1; None keeps all.
     """
 
+    writes = True
+
     def __init__(self, iterations: int = 10, *, keep_last: int | None = 3) -> None:
         check_whole(iterations=iterations, keep_last=keep_last)
         if iterations < 1 or (keep_last is not None and keep_last < 1):
@@ -144,6 +149,8 @@ class CheckpointEvery(Callback):
 
 class ProgressBar(Callback):
     """A tqdm bar on a terminal, with the numbers to watch; nothing where the output is no terminal."""
+
+    writes = True
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Open the bar."""

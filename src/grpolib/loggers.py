@@ -105,6 +105,8 @@ class RunFolder(Callback):
         FileExistsError: The folder has something in it.
     """
 
+    writes = True
+
     def __init__(self, folder: str | os.PathLike[str], config: Mapping[str, Any]) -> None:
         self.path = Path(folder)
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):

@@ -81,6 +81,24 @@ def joined(*parts: Metrics) -> Metrics:
     return whole
 
 
+def merged(name: str, values: Tensor, counts: Tensor) -> Tensor:
+    """One value of a minibatch from those of its parts: the sum of the losses, the extremes, or the mean over rows.
+
+    Args:
+        name: Of the metric.
+        values: One per part.
+        counts: The rows that count in each part; a part without any has no say.
+    """
+    if name == "loss":
+        return values.sum()
+    if not bool(counts.any()):
+        return values[0]
+    values, counts = values[counts > 0], counts[counts > 0]
+    if name.endswith(("_min", "_max")):
+        return values.min() if name.endswith("_min") else values.max()
+    return (values * counts).sum() / counts.sum()
+
+
 class MetricMeans:
     """Collects the metrics of the minibatches on their device; read once an iteration.
 

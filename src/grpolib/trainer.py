@@ -26,6 +26,7 @@ from grpolib.loggers import RunFolder
 from grpolib.metrics import MetricMeans, Metrics, batch_metrics, joined
 from grpolib.policies import Policy, RecurrentPolicy, as_policy
 from grpolib.policies.normalized import running_statistics, taking_in
+from grpolib.ranks import Ranks, SharedEngine
 from grpolib.recipes import Pieces, Recipe, check_pieces, rows_to_compile
 from grpolib.resume import (
     CHECKPOINTS,
@@ -70,6 +71,8 @@ class Trainer:
         callbacks: Called in this order, after the progress bar (on a terminal) and before what a run_folder
             brings: its files, and `EvaluateEvery()` where there is none among the callbacks; `CheckpointEvery` last of
             all. `on_train_end` in the reverse order, so that what was opened last is closed first.
+        ranks: The processes that train together: each samples its share of the groups, all take the same steps, rank
+            0 writes. None trains in this process alone.
         pieces: The fields of `Recipe`, by keyword.
 
     Raises:
@@ -87,6 +90,7 @@ class Trainer:
         run_folder: str | os.PathLike[str] | None = None,
         compile: bool | Literal["auto"] = False,
         callbacks: Sequence[Callback] = (),
+        ranks: Ranks | None = None,
         **pieces: Unpack[Pieces],
     ) -> None:
         check_pieces(pieces)
@@ -102,11 +106,21 @@ class Trainer:
             )
         self.sampler = sampler
         self.seed = seed
+        self.ranks = ranks if ranks is not None and ranks.size > 1 else None
+        if self.ranks is not None:
+            self.ranks.check(sampler, self.recipe.groups_per_step)
+            self.ranks.start_equal(self.policy.state_dict().values())
+            if running_statistics([*self.policy.modules()]):
+                raise ValueError(
+                    "each rank would normalise by its own observations: leave Normalized out, or use one process"
+                )
         reference = self.recipe.reference
         self.reference = None if reference is None else reference.started_from(self.policy)
         self.critic = self.recipe.critic
         if self.critic is None and self.recipe.needs_critic:
             raise ValueError("the estimator or a loss reads a critic's values: give critic=Critic(module)")
+        if self.ranks is not None and self.critic is not None:
+            self.ranks.start_equal(self.critic.module.state_dict().values())
         self._switch_to_evaluation_mode()
         critic_parameters = [] if self.critic is None else list(self.critic.module.parameters())
         self._parameters = [p for p in (*self.policy.parameters(), *critic_parameters) if p.requires_grad]
@@ -117,7 +131,13 @@ class Trainer:
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise TypeError(f"optimizer made a {type(self.optimizer).__name__}: return a torch.optim.Optimizer")
         self.update = Update(
-            self.policy, self.critic, self.recipe.loss, self._parameters, self.optimizer, self.recipe.max_grad_norm
+            self.policy,
+            self.critic,
+            self.recipe.loss,
+            self._parameters,
+            self.optimizer,
+            self.recipe.max_grad_norm,
+            self.ranks,
         )
         if compile not in (True, False, "auto"):
             raise ValueError(f"compile is {compile!r}: choose True, False or 'auto'")
@@ -126,7 +146,10 @@ class Trainer:
                 f"compile=True needs minibatches of one size and losses that stay the same, got {self.recipe.plan} and "
                 f"schedules {self.recipe.schedules}: set compile=False"
             )
-        self.compile: bool | Literal["auto"] = compile if rows_to_compile(self.recipe) else False
+        if compile is True and self.ranks is not None:
+            raise ValueError(f"compile=True with {self.ranks.size} ranks, whose minibatches differ in size: set False")
+        can_compile = self.ranks is None and rows_to_compile(self.recipe) is not None
+        self.compile: bool | Literal["auto"] = compile if can_compile else False
         self.is_compiled = False
         self._compiles_again = False
         self._evaluator: Evaluator | None = None
@@ -138,10 +161,11 @@ class Trainer:
         for callback in callbacks:
             if not isinstance(callback, Callback):
                 raise TypeError(f"callbacks has {callback!r}: give instances of subclasses of Callback")
-        self.callbacks: list[Callback] = [ProgressBar(), *callbacks]
+        self.writes = self.ranks is None or self.ranks.rank == 0
+        self.callbacks = [c for c in (ProgressBar(), *callbacks) if self.writes or not getattr(c, "writes", False)]
         self.run_folder: Path | None = None
         if run_folder is not None:
-            self._write_to(RunFolder(run_folder, self._config()))
+            self._write_to(Path(run_folder), RunFolder(run_folder, self._config()) if self.writes else None)
 
     @classmethod
     def resume(cls: type[TrainerT], path: str | os.PathLike[str], *arguments: Any, **keywords: Any) -> TrainerT:
@@ -174,12 +198,14 @@ class Trainer:
         restore(trainer, state, checkpoint)
         trainer._compiles_again = state["is_compiled"]
         if goes_on:
-            trainer._write_to(RunFolder.reopened(path, trainer.iteration))
+            trainer._write_to(Path(path), RunFolder.reopened(path, trainer.iteration) if trainer.writes else None)
         restore_callbacks(trainer, state, checkpoint)
         return trainer
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint from which `resume` goes on: a new folder of JSON and safetensors, whole or not at all.
+
+        With several ranks, rank 0 writes it, and any other number of ranks can go on from it.
 
         Args:
             path: Must not exist.
@@ -192,7 +218,8 @@ class Trainer:
             raise RuntimeError(
                 f"iteration {self.iteration} is not complete: save between iterations, in a callback's on_iteration_end"
             )
-        write_archive(Path(path), state_of(self))
+        if self.writes:
+            write_archive(Path(path), state_of(self))
 
     def train(self, *, total_steps: int | None = None, iterations: int | None = None) -> None:
         """Train until the run has `total_steps` environment steps, or for `iterations` further iterations.
@@ -220,8 +247,10 @@ class Trainer:
                 metrics = self.step()
                 self._warn_of_a_budget_below_one_iteration()
                 verdicts = [callback.on_iteration_end(self, metrics) for callback in self.callbacks]
-                interrupt.raise_requested()
-                if False in verdicts:
+                if self._is_so_anywhere(interrupt.signal_number is not None):
+                    interrupt.raise_requested()
+                    raise KeyboardInterrupt  # the signal came to another rank
+                if self._is_so_anywhere(False in verdicts):
                     break
 
     def step(self) -> Metrics:
@@ -236,10 +265,12 @@ class Trainer:
             self.update.compile(rows_to_compile(self.recipe) or 0)
             self.is_compiled = True
         seed = np.random.SeedSequence(self.seed, spawn_key=(self.iteration,))
-        batch = self.sampler.sample(self.policy, self.recipe.groups_per_step, seed)
+        sample = self._sample(seed)
         sampled = time.perf_counter()
         with one_torch_thread() if self._is_small else nullcontext():
-            learned = self._learn(batch.to(device_of(self.policy)), generator(seed))
+            own = self._annotated(sample.to(device_of(self.policy)))
+            batch = own if self.ranks is None else self.ranks.union(own)
+            learned = self._learn(batch, own, generator(seed))
         self.num_steps += batch.num_steps
         self.is_mid_iteration = False
         timings = _timings(start, sampled, time.perf_counter(), batch.num_steps)
@@ -248,7 +279,7 @@ class Trainer:
     def evaluate(
         self, *, episodes: int = 50, first_seed: int = REPORTED_SEEDS, env: EnvSource | None = None
     ) -> EvaluationReport:
-        """Evaluate the policy both ways, on the sampler's workers; see `evaluate`.
+        """Evaluate the policy both ways, on the sampler's workers; with several ranks, call it on all; see `evaluate`.
 
         Args:
             episodes: Episodes each way.
@@ -265,32 +296,45 @@ class Trainer:
                 "call evaluate_completions(policy, prompts, reward) for a language model"
             )
         if self._evaluator is None or self._evaluator.source is not source:
-            self._evaluator = Evaluator(source, getattr(self.sampler, "engine", InProcessEngine()))
+            engine = getattr(self.sampler, "engine", InProcessEngine())
+            self._evaluator = Evaluator(source, engine if self.ranks is None else SharedEngine(engine, self.ranks))
         return self._evaluator(self.policy, episodes=episodes, first_seed=first_seed)
 
     def close(self) -> None:
         """Release the sampler's environments and worker processes; may be called twice."""
         self.sampler.close()
 
-    def _learn(self, batch: GroupBatch[Any], rng: torch.Generator) -> Metrics:
-        """Annotate the batch, estimate advantages and go through the minibatches."""
+    def _sample(self, seed: np.random.SeedSequence) -> GroupBatch[Any]:
+        """The groups of this process."""
+        if self.ranks is None:
+            return self.sampler.sample(self.policy, self.recipe.groups_per_step, seed)
+        share = self.ranks.share(self.recipe.groups_per_step)
+        return self.sampler.sample(self.policy, len(share), seed, first_group=share.start)
+
+    def _annotated(self, batch: GroupBatch[Any]) -> GroupBatch[Any]:
+        """The batch with what the reference and the critic make of it."""
         if self.reference is not None:
             with_parameters = any(needs_reference_parameters(loss) for loss in self.update.losses)
             batch = self.reference.annotate(batch, with_parameters=with_parameters)
-        if self.critic is not None:
-            batch = self.critic.annotate(batch)
+        return batch if self.critic is None else self.critic.annotate(batch)
+
+    def _learn(self, batch: GroupBatch[Any], own: GroupBatch[Any], rng: torch.Generator) -> Metrics:
+        """Estimate advantages and go through the minibatches; `own` is this process's part of the batch."""
         advantages = self.recipe.advantages(batch)
         value_targets = getattr(self.recipe.advantages, "returns", None)
         returns = None if value_targets is None else value_targets(batch)
         collected = MetricMeans()
-        for minibatch in batch.minibatches(
+        minibatches = batch.minibatches(
             advantages,
             self.recipe.reduction,
             self.recipe.plan,
             rng,
             returns=returns,
             max_length=self.sampler.max_length,
-        ):
+        )
+        if self.ranks is not None:
+            minibatches = self.ranks.own(minibatches, own, advantages, batch.inputs, returns)
+        for minibatch in minibatches:
             self.update(minibatch, collected)
         self._take_in(batch)
         if self.reference is not None:
@@ -308,16 +352,20 @@ class Trainer:
                 if self.critic is not None:
                     self.critic(batch.inputs)
 
+    def _is_so_anywhere(self, flag: bool) -> bool:
+        """What one rank decides holds for all, or they would wait for each other."""
+        return flag if self.ranks is None else self.ranks.any(flag)
+
     def _switch_to_evaluation_mode(self) -> None:
         """Whoever used the policy in between may have switched dropout on."""
         self.policy.train(False)
         if self.critic is not None:
             self.critic.module.train(False)
 
-    def _write_to(self, folder: RunFolder) -> None:
+    def _write_to(self, path: Path, folder: RunFolder | None) -> None:
         """Add what a run folder brings; checkpoints come after everything that they must know of."""
-        self.run_folder = folder.path
-        brought: list[Callback] = [folder]
+        self.run_folder = path
+        brought: list[Callback] = [] if folder is None else [folder]
         if hasattr(self.sampler, "source") and not any(isinstance(c, EvaluateEvery) for c in self.callbacks):
             brought.append(EvaluateEvery())
         self.callbacks = sorted([*self.callbacks, *brought], key=lambda c: isinstance(c, CheckpointEvery))

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from grpolib.critic import Critic
 from grpolib.losses import AnyMinibatch, LossOutput, PolicyLoss, counted_mean
-from grpolib.metrics import MetricMeans
+from grpolib.metrics import MetricMeans, merged
 from grpolib.policies import Policy, SplittingPolicy
+from grpolib.ranks import Ranks
 
 Gradients: TypeAlias = "list[Tensor | None]"
 Result: TypeAlias = "tuple[Gradients, tuple[str, ...], Tensor]"
@@ -35,6 +36,7 @@ class Update:
         parameters: What the optimizer trains.
         optimizer: Steps after the gradient was scaled down to `max_grad_norm`.
         max_grad_norm: > 0.
+        ranks: Whose gradients are summed; None where there is one process.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Update:
         parameters: Sequence[nn.Parameter],
         optimizer: torch.optim.Optimizer,
         max_grad_norm: float,
+        ranks: Ranks | None = None,
     ) -> None:
         self.losses = list(losses)
         self._policy = policy
@@ -53,6 +56,7 @@ class Update:
         self._parameters = parameters
         self._optimizer = optimizer
         self._max_grad_norm = max_grad_norm
+        self._ranks = ranks
         self._run: Callable[[AnyMinibatch], Result] = self._stacked
         self._compiled: Callable[[AnyMinibatch], Result] = self._stacked
         self._traced = False
@@ -115,6 +119,9 @@ class Update:
         else:
             parts = [minibatch.select_episodes(some) for some in self._splitting.micro_batches(minibatch.inputs)]
             gradients, metrics = accumulated(parts, self._raw_gradients)
+        if self._ranks is not None:
+            count = (minibatch.weights != 0).sum()
+            gradients, metrics = self._ranks.summed(gradients, self._parameters, metrics, count)
         norm = nn.utils.get_total_norm([gradient for gradient in gradients if gradient is not None])
         scale = (self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
         metrics[GRADIENT_NORM] = norm
@@ -157,21 +164,13 @@ def accumulated(
         for name, value in metrics.items():
             collected.setdefault(name, []).append(value)
     counts = torch.stack([(part.weights != 0).sum() for part in parts])
-    return total, {name: _merged(name, torch.stack(values), counts) for name, values in collected.items()}
+    return total, {name: merged(name, torch.stack(values), counts) for name, values in collected.items()}
 
 
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     if one is None or other is None:
         return other if one is None else one
     return one.add_(other)
-
-
-def _merged(name: str, values: Tensor, counts: Tensor) -> Tensor:
-    if name == "loss":
-        return values.sum()
-    if name.endswith(("_min", "_max")):
-        return values.min() if name.endswith("_min") else values.max()
-    return (values * counts).sum() / counts.sum().clamp(min=1)
 
 
 def _checked(output: Any, loss: PolicyLoss) -> LossOutput:

@@ -33,6 +33,8 @@ class LogTo(Callback):
         ValueError: Another content.
     """
 
+    writes = True
+
     def __init__(self, *loggers: Logger, content: Content = "everything") -> None:
         for logger in loggers:
             if not isinstance(logger, Logger):

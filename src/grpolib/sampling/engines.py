@@ -1,4 +1,4 @@
-"""Where rollouts run: in this process, or in worker processes.
+"""Where rollouts run: in this process, in worker processes, or on a Ray cluster.
 
 A stage says what a job needs (environments, say) and how it is done; an engine builds it wherever jobs run.
 The unit of work is a whole group with the seeds of its own, so a batch has the same bits on every engine.
@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from grpolib.policies import ActingPolicy
 from grpolib.sampling.processes import ProcessEngine, WorkerProcesses, available_cores
+from grpolib.sampling.ray_actors import RayEngine, RayWorkers
 from grpolib.sampling.rollout import one_torch_thread
 
 Run: TypeAlias = Callable[[ActingPolicy, Any], Any]
@@ -44,8 +45,8 @@ class Engine(Protocol):
         ...
 
 
-Workers: TypeAlias = int | Literal["auto"] | WorkerProcesses
-"""0 for this process, a number of worker processes, "auto" for one per core, or their settings."""
+Workers: TypeAlias = int | Literal["auto"] | WorkerProcesses | RayWorkers
+"""0 for this process, a number of worker processes, "auto" for one per core, or the settings of workers."""
 
 
 def make_engine(workers: Workers) -> Engine:
@@ -53,6 +54,7 @@ def make_engine(workers: Workers) -> Engine:
 
     Raises:
         ValueError: A negative number, or another word than "auto".
+        ImportError: `RayWorkers` without Ray.
     """
     if workers == "auto":
         cores = available_cores()
@@ -61,7 +63,11 @@ def make_engine(workers: Workers) -> Engine:
         return InProcessEngine() if workers == 0 else ProcessEngine(WorkerProcesses(workers))
     if isinstance(workers, WorkerProcesses):
         return ProcessEngine(workers)
-    raise ValueError(f"workers is {workers!r}: give 0, a number of processes, 'auto' or WorkerProcesses(...)")
+    if isinstance(workers, RayWorkers):
+        return RayEngine(workers)
+    raise ValueError(
+        f"workers is {workers!r}: give 0, a number of processes, 'auto', WorkerProcesses(...) or RayWorkers(...)"
+    )
 
 
 class InProcessEngine:
