@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from grpolib.text.models import Decoding
-from grpolib.text.scoring import scaled, token_scores
+from grpolib.text.scoring import scaled, token_log_probs
 
 Choose = Callable[[Tensor, Tensor], Tensor]
 """From logits [n, V] at the sampling temperature and draws [n] in [0, 1) to tokens [n]."""
@@ -46,7 +46,7 @@ def write(
     for step in range(draws.shape[1]):
         logits = decoding.logits
         tokens = choose(scaled(logits, temperature), draws[alive, step].to(logits.device))
-        log_probs, _ = token_scores(logits, tokens, temperature)
+        log_probs = token_log_probs(logits, tokens, temperature)
         going = _append([drafts[row] for row in alive.tolist()], tokens.tolist(), log_probs.tolist(), ends)
         if not going or step + 1 == draws.shape[1]:
             break

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from grpolib.text.inputs import TokenInputs
 from grpolib.text.joined import joined
 from grpolib.text.models import Decoding, RereadDecoding
-from grpolib.text.scoring import token_scores
+from grpolib.text.scoring import token_log_probs
 
 Layout: TypeAlias = Literal["shared", "joined", "logits"]
 """Prompts once and their cache shared; one sequence each; one sequence each and the model's own logits."""
@@ -219,5 +219,5 @@ def _agree(logits: Any, expected: Tensor, inputs: TokenInputs) -> bool:
     except Exception:
         return False
     tolerance = 1e-3 if expected.dtype in (torch.float32, torch.float64) else 0.1
-    log_probs, _ = token_scores(actual, inputs.tokens, 1.0)
-    return torch.allclose(log_probs, token_scores(expected, inputs.tokens, 1.0)[0], atol=tolerance, rtol=0)
+    log_probs, expected_log_probs = (token_log_probs(logits, inputs.tokens, 1.0) for logits in (actual, expected))
+    return torch.allclose(log_probs, expected_log_probs, atol=tolerance, rtol=0)

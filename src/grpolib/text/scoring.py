@@ -1,11 +1,12 @@
 """Log-probabilities and entropies of tokens, without logits of the whole batch."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 Head: TypeAlias = Callable[[Tensor], Tensor]
@@ -26,17 +27,70 @@ def token_scores(
     >>> round(float(log_probs), 6)
     -0.01815
     """
-    logits = scaled(logits, temperature)
+    # torch leaves `apply` untyped.
+    log_probs, entropy = _TokenScores.apply(scaled(logits, temperature), tokens)  # type: ignore[no-untyped-call]
+    return log_probs, entropy
+
+
+def token_log_probs(logits: Float[Tensor, "s V"], tokens: Int[Tensor, " s"], temperature: float) -> Float[Tensor, " s"]:
+    """The log-probabilities of `token_scores` alone.
+
+    >>> float(token_log_probs(torch.tensor([[0.0, 0.0]]), torch.tensor([0]), 1.0).exp())
+    0.5
+    """
+    return _log_probs(scaled(logits, temperature), tokens)[0]
+
+
+def _log_probs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and normalizers."""
     normalizers = logits.logsumexp(-1)
-    log_probs = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - normalizers
-    probs = (logits - normalizers.unsqueeze(-1)).exp()
-    # 0 x -inf is NaN; where the probability is 0, any finite number will do.
-    return log_probs, normalizers - (probs * logits.clamp(min=-1e9)).sum(-1)
+    return logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - normalizers, normalizers
+
+
+class _TokenScores(torch.autograd.Function):
+    """Scores with their gradient written out.
+
+    For logit j, token a and entropy H: d log p(a) = 1[j = a] - p(j), and d H = -p(j) (log p(j) + H).
+
+    Recorded step by step, the same would keep and pass over several tensors of the logits' size.
+    """
+
+    @staticmethod
+    # What torch hands over has no type.
+    def forward(ctx: Any, logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs, normalizers = _log_probs(logits, tokens)
+        probs = (logits - normalizers.unsqueeze(-1)).exp_()
+        # 0 x -inf is NaN; where the probability is 0, any finite number will do.
+        entropy = normalizers - probs.mul_(logits.clamp(min=-1e9)).sum(-1)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(logits, tokens, normalizers, entropy)
+        return log_probs, entropy
+
+    @staticmethod
+    @once_differentiable
+    # torch calls it with one gradient per output, and types it with any number.
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, of_log_probs: Tensor | None, of_entropy: Tensor | None
+    ) -> tuple[Tensor, None]:
+        logits, tokens, normalizers, entropy = ctx.saved_tensors
+        surprise = logits - normalizers.unsqueeze(-1)
+        gradient = surprise.exp()
+        if of_entropy is None:
+            gradient.mul_(-_column(of_log_probs, entropy))
+        else:
+            factors = surprise.clamp_(min=-1e9).add_(entropy.unsqueeze(-1)).mul_(_column(of_entropy, entropy))
+            gradient.mul_(factors.add_(_column(of_log_probs, entropy)).neg_())
+        return gradient.scatter_add_(-1, tokens.unsqueeze(-1), _column(of_log_probs, entropy)), None
+
+
+def _column(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return (torch.zeros_like(like) if gradient is None else gradient).unsqueeze(-1)
 
 
 def scaled(logits: Float[Tensor, "s V"], temperature: float) -> Float[Tensor, "s V"]:
     """The logits of the policy: divided by the temperature, in float32 or wider."""
-    return (logits if logits.dtype == torch.float64 else logits.float()) / temperature
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return logits if temperature == 1 else logits / temperature
 
 
 def chunked_scores(
