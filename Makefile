@@ -4,9 +4,10 @@
 
 check: lint type test
 
-# Also the tables of which `test` has the pairs; some minutes.
+# Also the tables of which `test` has the pairs, and what starts Ray or several ranks; some minutes.
 check-all: lint type
-	pytest -m "product or not product"
+	pytest -m "not cluster"
+	pytest -m cluster -n 0
 
 format:
 	ruff check --fix .

@@ -49,6 +49,7 @@ def test_an_example_runs_and_writes_nothing(tmp_path, name):
         assert done.stdout.count("solved: return >= 475") == 2
 
 
+@pytest.mark.cluster
 def test_groups_run_on_ray(tmp_path):
     pytest.importorskip("ray", reason="needs the extra ray")
     done = run(EXAMPLES / "scale" / "ray_rollouts.py", "--total-steps", 500, "--workers", 1, cwd=tmp_path)
@@ -57,6 +58,7 @@ def test_groups_run_on_ray(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.cluster
 def test_several_ranks_write_one_run(tmp_path):
     folder = tmp_path / "run"
     script = EXAMPLES / "scale" / "several_ranks.py"

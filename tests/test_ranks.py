@@ -22,7 +22,7 @@ from grpolib.ranks import Origins
 SCRIPT = Path(rank_runs.__file__)
 TOLERANCE = 1e-6
 
-pytestmark = pytest.mark.usefixtures("without_shape_hook")
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("without_shape_hook")]
 
 
 @pytest.fixture(scope="module")

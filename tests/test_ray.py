@@ -29,7 +29,11 @@ from grpolib.sampling import ray_actors
 
 ray = pytest.importorskip("ray", reason="needs the extra ray")
 
-pytestmark = [pytest.mark.usefixtures("without_shape_hook"), pytest.mark.filterwarnings("default::FutureWarning:ray")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.usefixtures("without_shape_hook"),
+    pytest.mark.filterwarnings("default::FutureWarning:ray"),
+]
 TIMINGS = {"seconds_sampling", "seconds_updating", "steps_per_second"}
 
 
