@@ -115,7 +115,8 @@ def run_of(name, compile, watches):
     settings = {"compile": compile, "callbacks": [watches], "schedules": annealed}
     if name == "ppo":
         return grpolib.PPOTrainer(mlp(4, 16, 2), "CartPole-v1", num_envs=3, steps=50, **settings)
-    return cartpole(recipe=getattr(recipes, name)(), **settings)
+    recipe = getattr(recipes, name)().replaced(plan=grpolib.MinibatchPlan(epochs=4, size=64))
+    return cartpole(recipe=recipe, **settings)
 
 
 def gradients_of(trainer, minibatch):

@@ -30,6 +30,7 @@ from grpolib import (
     ValueLoss,
     as_policy,
     mlp,
+    network,
     recipes,
 )
 
@@ -278,10 +279,11 @@ def test_a_critic_of_one_s_own_is_taken():
     assert small(recipe=recipes.ppo().replaced(critic=critic)).critic is critic
 
 
-def test_images_need_a_critic_of_one_s_own():
-    policy = Gives(lambda x: torch.zeros(len(x), 2))
-    with pytest.raises(ValueError, match=r"need a critic of your own: give critic=Critic\(module\)"):
-        PPOTrainer(policy, Pixels, num_envs=2, steps=4)
+def test_a_picture_has_a_ready_critic():
+    trainer = PPOTrainer(network(Pixels.observation_space, 2), Pixels, num_envs=2, steps=4)
+    trainer.train(iterations=1)
+    assert trainer.critic is not None
+    assert trainer.num_steps == 8
 
 
 def test_a_ready_sampler_is_taken():

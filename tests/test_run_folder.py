@@ -503,7 +503,7 @@ trainer.train(iterations=10**6)
 
 @pytest.mark.parametrize(
     ("number", "exit_codes", "last_line"),
-    [(signal.SIGINT, (130, -signal.SIGINT), "KeyboardInterrupt"), (signal.SIGTERM, (143,), None)],
+    [(signal.SIGINT, (1, 130, -signal.SIGINT), "KeyboardInterrupt"), (signal.SIGTERM, (143,), None)],
 )
 def test_a_signal_ends_a_script_with_everything_written(number, exit_codes, last_line, tmp_path):
     folder = tmp_path / "run"

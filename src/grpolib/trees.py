@@ -7,8 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Tree: TypeAlias = Tensor | Mapping[str, Any] | tuple[Any, ...]
-"""A tensor [n, ...], or a dictionary or tuple of trees, all with the same n rows."""
+Tree: TypeAlias = Any
+"""A tensor [n, ...], or a dictionary or tuple of trees, all with the same n rows.
+
+Any to a type checker: a policy for one space says what it takes, a tensor for instance.
+"""
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
