@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from grpolib import GroupSampler, GRPOTrainer, TimestepLeaveOneOut, mlp, recipes
+from grpolib import GroupSampler, GRPOTrainer, mlp, recipes
 
 
 class Watched(gymnasium.Wrapper):
@@ -34,14 +34,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--total-steps", type=int, default=300_000)
     args = parser.parse_args()
-    policy = mlp(3, 64, 64, 2, seed=0)  # observation -> mean and log standard deviation of one torque
+    policy = mlp(3, 64, 64, 2, seed=1)  # observation -> mean and log standard deviation of one torque
     trainer = GRPOTrainer(
         policy,
         "Pendulum-v1",
         recipe=recipes.critic_free(),
-        advantages=TimestepLeaveOneOut(discount=0.99),  # a scale per time step got stuck at -711 here
         optimizer=partial(torch.optim.Adam, lr=2e-3, eps=1e-5),
-        seed=0,
+        seed=1,
     )
     print("before:", trainer.evaluate(episodes=20), sep="\n")
     trainer.train(total_steps=args.total_steps)

@@ -53,6 +53,8 @@ def train(
         out: The run's folder; must be new or empty.
         changes: Fields of the recipe.
     """
+    if ":" in env:
+        raise ValueError(f"{env} has to be imported, and a run's files may not say so: write a script for it")
     if preset is not None and preset not in PRESETS:
         raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
     chosen = PRESETS.get(preset or env, ANYWHERE)
@@ -65,7 +67,7 @@ def train(
         max_episode_steps=chosen.max_episode_steps if max_episode_steps is None else max_episode_steps,
         changes=changes,
     )
-    folder = out or Path("runs") / f"{env.rpartition(':')[2]}-{algorithm}-{seed}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder = out or Path("runs") / f"{env}-{algorithm}-{seed}-{datetime.now():%Y%m%d-%H%M%S}"
     policy = settings.policy()
     trainer = settings.trainer(
         policy, run_folder=folder, workers=workers, compile="auto", callbacks=[PrintEvaluations()]
