@@ -33,6 +33,10 @@ LOWEST, HIGHEST = -450, 320
 GRID_STEPS = 50_000
 
 
+DASHED = ("critic-free", "process-099", "a2c")
+"""Rows beside another one of their family, whose colour they share."""
+
+
 def learning_curves(curves: Lines, rows: Iterable[Row], path: Path) -> None:
     """Return against environment steps, by argmax and by sample: median and middle half of the seeds."""
     figure = Figure(figsize=(13, 5.6), layout="constrained")
@@ -48,7 +52,8 @@ def learning_curves(curves: Lines, rows: Iterable[Row], path: Path) -> None:
                 continue
             steps, values = _on_one_grid(seeds, column)
             label = f"{row.name} ({_seeds(len(seeds))})"
-            axis.plot(steps / 1e6, np.median(values, axis=0), color=_colour(row), linewidth=2, label=label)
+            line = "--" if row.name in DASHED else "-"
+            axis.plot(steps / 1e6, np.median(values, axis=0), line, color=_colour(row), linewidth=2, label=label)
             low, high = np.quantile(values, [0.25, 0.75], axis=0)
             axis.fill_between(steps / 1e6, low, high, color=_colour(row), alpha=0.18, linewidth=0)
         axis.set_title(title)

@@ -11,11 +11,13 @@ from study.rows import BY_NAME, CRITIC_FREE, FAMILIES, OTHER, OUTCOME, PROCESS, 
 HEADLINE = [
     BY_NAME[name]
     for name in (
-        *("grpo", "process", "process-099", "critic-free"),
+        *("grpo", "process", "process-099", "critic-free", "critic-free-shipped"),
         *("anchor", "to-go-batch", "to-go-timestep", "ppo", "a2c"),
     )
 ]
-CURVES = [BY_NAME[name] for name in ("grpo", "process", "process-099", "critic-free", "ppo", "a2c")]
+CURVES = [
+    BY_NAME[name] for name in ("grpo", "process", "process-099", "critic-free", "critic-free-shipped", "ppo", "a2c")
+]
 PER_STEP = [row for row in ROWS if row.family in (PROCESS, OTHER) or row.name in ("grpo", "critic-free")]
 IN_FAMILIES = sorted(BY_NAME.values(), key=lambda row: FAMILIES.index(row.family))
 """Every row; one of the search is shown once it has reported seeds."""
