@@ -15,6 +15,7 @@ PAGES = [
     "deployment.md",
     "faq.md",
     "migration.md",
+    "spaces.md",
     "tutorial-environment.md",
     "tutorial-estimator.md",
     "tutorial-policy.md",
@@ -26,8 +27,8 @@ def blocks_of(page):
     return re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
-# The blocks of a tutorial continue each other.
-CHAINED = [page for page in PAGES if page.startswith("tutorial")]
+# The blocks of these continue each other.
+CHAINED = [page for page in PAGES if page.startswith(("tutorial", "spaces"))]
 BLOCKS = [(page, number, code) for page in PAGES if page not in CHAINED for number, code in enumerate(blocks_of(page))]
 
 
