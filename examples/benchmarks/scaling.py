@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from torch import distributed as dist
 
 import grpolib as gl
 from grpolib import GroupSampler, GRPOTrainer, MinibatchPlan, Ranks, RayWorkers, WorkerProcesses, mlp, recipes
@@ -97,9 +98,20 @@ def measured_ranks(count: int) -> dict[str, Any]:
 def run_as_rank(out: Path, count: int) -> None:
     torch.set_num_threads(1)
     with Timed.of_torchrun() as ranks:
-        rows = iterations(count, ranks.size, ranks=ranks)
+        found = medians(iterations(count, ranks.size, ranks=ranks)) | {"message_seconds": message_seconds(ranks)}
         if ranks.rank == 0:
-            out.write_text(json.dumps(medians(rows)))
+            out.write_text(json.dumps(found))
+
+
+def message_seconds(ranks: Ranks) -> float:
+    """Of one sum of the policy's gradients, by ranks that have nothing else to do: no wait for a slower one."""
+    gradients = torch.zeros(sum(p.numel() for p in mlp(8, 64, 64, 4, seed=0).parameters()))
+    times = []
+    for _ in range(200 if ranks.size > 1 else 0):
+        start = time.perf_counter()
+        dist.all_reduce(gradients)
+        times.append(time.perf_counter() - start)
+    return median(times) if times else 0.0
 
 
 def measured_constants() -> dict[str, Any]:
@@ -135,7 +147,7 @@ def predicted(found: dict[str, Any]) -> dict[str, Any]:
     constants, alone = found["constants"], found["process"]
     update = alone["seconds_updating"] / alone["steps"]
     two = found["ranks 2"]
-    latency = two["communicating"] / two["messages"] / 2
+    latency = two["message_seconds"] / 2
     steps = GROUPS * constants["steps_per_group"]
     draws = np.random.default_rng(0)
     curves: dict[str, Any] = {"workers": PREDICTED, "ray": [], "ranks": []}

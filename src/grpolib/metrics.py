@@ -1,5 +1,6 @@
 """The numbers of one iteration; docs/metrics.md explains each."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -91,12 +92,13 @@ def merged(name: str, values: Tensor, counts: Tensor) -> Tensor:
     """
     if name == "loss":
         return values.sum()
-    if not bool(counts.any()):
-        return values[0]
-    values, counts = values[counts > 0], counts[counts > 0]
-    if name.endswith(("_min", "_max")):
-        return values.min() if name.endswith("_min") else values.max()
-    return (values * counts).sum() / counts.sum()
+    # Without a branch on their values, which would wait for a GPU.
+    has_rows = (counts > 0) | (counts.sum() == 0)
+    if name.endswith("_min"):
+        return values.where(has_rows, math.inf).min()
+    if name.endswith("_max"):
+        return values.where(has_rows, -math.inf).max()
+    return (values.where(has_rows, 0.0) * counts).sum() / counts.sum().clamp(min=1)
 
 
 class MetricMeans:
