@@ -5,11 +5,15 @@
 Writes scaling/scaling.json and scaling/scaling.png. The load grows with the workers: 4 groups of LunarLander-v3 for
 each. The model, whose constants are measured here:
 
-    Ray       iteration = W x weights / rate + max over workers of its groups' times + steps x (collecting + update)
-    torchrun  iteration = max over ranks of its groups' times + own steps x update + messages x 2 (R - 1) x latency
+    Ray       iteration = W x weights / rate + max over workers of its groups' times
+                          + minibatches' overhead + all steps x (collecting + update)
+    torchrun  iteration = max over ranks of its groups' times + minibatches' overhead + own steps x update
+                          + all steps x (collecting + union) + messages x 2 (R - 1) x latency
 
 `max` is the mean over draws from the measured times of groups, so it holds the wait for the longest episodes. The
-weights leave one machine one after the other; the ring of an all-reduce has 2 (R - 1) steps.
+weights leave one machine one after the other; the ring of an all-reduce has 2 (R - 1) steps. Overhead and update are
+the line through the updates of 1 and 8 workers' steps in one process, whose minibatches are as many but 8 times as
+large. `union` is what every rank does with the scalars of all: the estimator and the drawing of minibatches.
 """
 
 import argparse
@@ -21,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,9 +33,11 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from torch import distributed as dist
 
 import grpolib as gl
 from grpolib import GroupSampler, GRPOTrainer, MinibatchPlan, Ranks, RayWorkers, WorkerProcesses, mlp, recipes
+from grpolib.ranks import Origins
 
 ENV, GROUPS, MEMBERS, ROWS = "LunarLander-v3", 4, 16, 512
 PREDICTED = [1, 2, 8, 32, 128, 512, 1024]
@@ -76,7 +83,7 @@ def medians(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def measured_workers(count: int) -> dict[str, Any]:
-    found = {"process": medians(iterations(count, 1))}
+    found = {"process": medians(iterations(count, 1)), "process 8": medians(iterations(count, 8))}
     for workers in (1, 2):
         found[f"pool {workers}"] = medians(iterations(count, workers, WorkerProcesses(workers)))
         found[f"ray {workers}"] = medians(iterations(count, workers, RayWorkers(workers)))
@@ -97,9 +104,20 @@ def measured_ranks(count: int) -> dict[str, Any]:
 def run_as_rank(out: Path, count: int) -> None:
     torch.set_num_threads(1)
     with Timed.of_torchrun() as ranks:
-        rows = iterations(count, ranks.size, ranks=ranks)
+        found = medians(iterations(count, ranks.size, ranks=ranks)) | {"message_seconds": message_seconds(ranks)}
         if ranks.rank == 0:
-            out.write_text(json.dumps(medians(rows)))
+            out.write_text(json.dumps(found))
+
+
+def message_seconds(ranks: Ranks) -> float:
+    """Of one sum of the policy's gradients, by ranks that have nothing else to do: no wait for a slower one."""
+    gradients = torch.zeros(sum(p.numel() for p in mlp(8, 64, 64, 4, seed=0).parameters()))
+    times = []
+    for _ in range(200 if ranks.size > 1 else 0):
+        start = time.perf_counter()
+        dist.all_reduce(gradients)
+        times.append(time.perf_counter() - start)
+    return median(times) if times else 0.0
 
 
 def measured_constants() -> dict[str, Any]:
@@ -119,35 +137,51 @@ def measured_constants() -> dict[str, Any]:
     broadcast = (time.perf_counter() - start) / 20
     packed = [pickle.dumps(batch) for batch in batches]
     start = time.perf_counter()
-    gl.batch.concatenate([pickle.loads(batch) for batch in packed])
+    whole = gl.batch.concatenate([pickle.loads(batch) for batch in packed])
+    collecting = time.perf_counter() - start
     steps = sum(batch.num_steps for batch in batches)
     return {
         "group_seconds": times,
         "weight_bytes": len(weights),
         "bytes_per_step": sum(map(len, packed)) / steps,
         "weights_seconds": broadcast,
-        "collecting_seconds_per_step": (time.perf_counter() - start) / steps,
+        "collecting_seconds_per_step": collecting / steps,
+        "union_seconds_per_step": union_seconds(whole) / steps,
         "steps_per_group": steps / len(batches),
     }
 
 
+def union_seconds(batch: gl.GroupBatch[Any]) -> float:
+    """What a rank does with the scalars of all."""
+    recipe = recipes.critic_free()
+    union = replace(batch, inputs=Origins.of(0, batch.num_steps, batch.num_episodes), final_inputs=None)
+    plan = MinibatchPlan(epochs=4, size=batch.num_steps // 12)
+    start = time.perf_counter()
+    for minibatch in union.minibatches(recipe.advantages(union), recipe.reduction, plan, torch.Generator()):
+        minibatch.inputs.steps[minibatch.inputs.step_ranks == 0]
+    return time.perf_counter() - start
+
+
 def predicted(found: dict[str, Any]) -> dict[str, Any]:
-    constants, alone = found["constants"], found["process"]
-    update = alone["seconds_updating"] / alone["steps"]
+    constants, one, eight = found["constants"], found["process"], found["process 8"]
+    update = (eight["seconds_updating"] - one["seconds_updating"]) / (eight["steps"] - one["steps"])
+    overhead = one["seconds_updating"] - update * one["steps"]
     two = found["ranks 2"]
-    latency = two["communicating"] / two["messages"] / 2
+    latency = two["message_seconds"] / 2
     steps = GROUPS * constants["steps_per_group"]
     draws = np.random.default_rng(0)
     curves: dict[str, Any] = {"workers": PREDICTED, "ray": [], "ranks": []}
     for places in PREDICTED:
         own = draws.choice(constants["group_seconds"], (200, places, GROUPS)).sum(2).max(1).mean()
-        learned = update * steps
-        parts = {"sampling": own, "weights": constants["weights_seconds"] * places, "update": learned * places}
-        parts["collecting"] = constants["collecting_seconds_per_step"] * steps * places
-        curves["ray"].append({"steps_per_second": steps * places / sum(parts.values()), **parts})
-        shared = {"sampling": own, "update": learned}
+        everything = steps * places
+        collecting = constants["collecting_seconds_per_step"] * everything
+        parts = {"sampling": own, "weights": constants["weights_seconds"] * places, "collecting": collecting}
+        parts["update"] = overhead + update * everything
+        curves["ray"].append({"steps_per_second": everything / sum(parts.values()), **parts})
+        shared = {"sampling": own, "update": overhead + update * steps}
+        shared["union"] = collecting + constants["union_seconds_per_step"] * everything if places > 1 else 0.0
         shared["messages"] = two["messages"] * 2 * (places - 1) * latency
-        curves["ranks"].append({"steps_per_second": steps * places / sum(shared.values()), **shared})
+        curves["ranks"].append({"steps_per_second": everything / sum(shared.values()), **shared})
     return curves
 
 
