@@ -26,6 +26,8 @@ GAE(gamma=0.99)
 Critic(lambda x: x)
 Linear(1.0, 0.0, steps=3)
 trainer: GRPOTrainer = Trainer(policy, sampler, advantages=LeaveOneOut())
+GRPOTrainer.resume("run", policy)
+GRPOTrainer.resume("run", policy, "CartPole-v1", group_sise=4)
 """
 
 
@@ -44,9 +46,10 @@ def test_a_strict_type_checker_takes_the_script_and_refuses_wrong_calls(tmp_path
     assert errors == {f"{wrong.name}:{number}" for number in lines[1:]}, found.stdout
 
 
-def test_the_script_runs(capsys):
+def test_the_script_runs(capsys, tmp_path):
     assert typed_script.groups().num_steps > 8
     assert [trainer.num_steps for trainer in typed_script.segments()] == [16, 16, 20]
     assert typed_script.named().group_size == 2
+    assert typed_script.stopped(tmp_path / "saved").iteration == 0
     assert torch.isfinite(typed_script.by_hand())
     assert capsys.readouterr().out.count("\n") == 2

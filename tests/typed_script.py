@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -212,6 +213,12 @@ def named() -> Recipe:
     report = evaluate(policy, "CartPole-v1", episodes=2)
     print(metrics["entropy"] + report.argmax.mean, scored.training, grpolib.__version__)
     return recipe
+
+
+def stopped(folder: Path) -> GRPOTrainer:
+    """A run that goes on from a file."""
+    GRPOTrainer(OwnPolicy(), "CartPole-v1", group_size=2).save(folder)
+    return GRPOTrainer.resume(folder, OwnPolicy(), "CartPole-v1", group_size=2)
 
 
 def by_hand() -> Tensor:

@@ -11,8 +11,10 @@ from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
+
+from grpolib.checkpoint import save_tensors
 
 FORMAT = 1
 """Version of the folder's format."""
@@ -30,6 +32,7 @@ def write_archive(folder: Path, state: Mapping[str, Any]) -> None:
 
     Raises:
         FileExistsError: The folder exists.
+        OSError: It could not be written, as on a full disk; nothing of it stays.
         TypeError: The state holds something else; the message says where.
     """
     if folder.exists():
@@ -41,7 +44,7 @@ def write_archive(folder: Path, state: Mapping[str, Any]) -> None:
     shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
     temporary.mkdir()
     try:
-        save_file(tensors, temporary / TENSORS)
+        save_tensors(tensors, temporary / TENSORS)
         checksums = {"state": _checksum(structure), TENSORS: _file_checksum(temporary / TENSORS)}
         document = {"format": FORMAT, "sha256": checksums, "state": structure}
         (temporary / STATE).write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
@@ -59,11 +62,13 @@ def read_archive(folder: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: No such folder, or one of its files is missing.
-        ValueError: Another format, a file too many, or a damaged one; the message names it.
+        ValueError: Another format, a file too many, a link, or a damaged file; the message names it.
     """
     for path in (folder / STATE, folder / TENSORS):
         if not path.is_file():
             raise FileNotFoundError(f"no {path.name} in {folder}: give a folder that trainer.save(folder) made")
+        if path.is_symlink():
+            raise ValueError(f"{path} is a link: nothing outside a checkpoint is read, put the file itself there")
     unknown = sorted({path.name for path in folder.iterdir()} - {STATE, TENSORS})
     if unknown:
         raise ValueError(f"{folder / unknown[0]} is no part of a checkpoint: move it elsewhere")
@@ -78,12 +83,12 @@ def read_archive(folder: Path) -> dict[str, Any]:
         TENSORS: (document.get("sha256") or {}).get(TENSORS),
     }:
         _refuse(folder / STATE, "its checksum is not the one written in it")
-    if document["sha256"][TENSORS] != _file_checksum(folder / TENSORS):
-        _refuse(folder / TENSORS, f"its checksum is not the one in {STATE}")
     try:
-        tensors = load_file(folder / TENSORS)
+        tensors = load_file(folder / TENSORS)  # maps the file; one of another size than it says is not read through
     except SafetensorError as error:
         _refuse(folder / TENSORS, str(error))
+    if document["sha256"][TENSORS] != _file_checksum(folder / TENSORS):
+        _refuse(folder / TENSORS, f"its checksum is not the one in {STATE}")
     return _unpacked_all(document["state"], tensors, folder)
 
 

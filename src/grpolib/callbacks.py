@@ -1,5 +1,6 @@
 """Callbacks: what happens around the iterations of a trainer."""
 
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from grpolib.archive import write_text
 from grpolib.evaluation import CHOOSING_SEEDS, EvaluationReport
 from grpolib.functional._checks import check_whole
 from grpolib.metrics import Metrics
-from grpolib.resume import CHECKPOINTS, LATEST
+from grpolib.resume import BEST, CHECKPOINTS, LATEST
 from grpolib.sampling.environments import EnvSource
 
 if TYPE_CHECKING:
@@ -95,21 +96,25 @@ class CheckpointEvery(Callback):
 
     It comes after all other callbacks, so a checkpoint knows of everything that its iteration did. The file
     `checkpoints/latest` names the last complete one: after a crash, whenever it came, that one is there. One more is
-    written where training ends, also by Ctrl-C.
+    written where training ends, also by Ctrl-C or SIGTERM.
 
     Args:
         iterations: Between checkpoints, >= 1.
         keep_last: How many stay, >= 1; None keeps all.
+        keep_best: Write and keep one more, after the iteration whose evaluation had the best mean return by argmax;
+            the file `checkpoints/best` names it.
     """
 
     writes = True
 
-    def __init__(self, iterations: int = 10, *, keep_last: int | None = 3) -> None:
+    def __init__(self, iterations: int = 10, *, keep_last: int | None = 3, keep_best: bool = False) -> None:
         check_whole(iterations=iterations, keep_last=keep_last)
         if iterations < 1 or (keep_last is not None and keep_last < 1):
             raise ValueError(f"iterations={iterations} and keep_last={keep_last} must be >= 1")
-        self.iterations, self.keep_last = iterations, keep_last
+        self.iterations, self.keep_last, self.keep_best = iterations, keep_last, keep_best
         self._complete = self._saved = 0
+        self._best: int | None = None
+        self._best_return = -math.inf
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Raise where there is no run folder, and clear away what came after the iteration that it goes on from."""
@@ -117,17 +122,32 @@ class CheckpointEvery(Callback):
             raise ValueError("CheckpointEvery writes into the run folder: give the trainer run_folder=")
         self._complete = self._saved = trainer.iteration
         self._tidy(trainer.run_folder / CHECKPOINTS, trainer.iteration)
+        self._name_best(trainer.run_folder / CHECKPOINTS)
 
     def on_iteration_end(self, trainer: "Trainer", metrics: Metrics) -> None:
         """Save when it is time."""
         self._complete = trainer.iteration
-        if trainer.iteration % self.iterations == 0:
+        if trainer.iteration % self.iterations == 0 or trainer.iteration == self._best:
             self._save(trainer)
+
+    def on_evaluation(self, trainer: "Trainer", report: EvaluationReport) -> None:
+        """Look for a new best; what the policy was before its first iteration is no checkpoint."""
+        if self.keep_best and trainer.iteration > 0 and report.argmax.mean > self._best_return:
+            self._best, self._best_return = trainer.iteration, report.argmax.mean
 
     def on_train_end(self, trainer: "Trainer") -> None:
         """Save the last iteration if it is complete, callbacks and all."""
         if trainer.iteration == self._complete != self._saved:
             self._save(trainer)
+
+    def state(self) -> dict[str, Any]:
+        """The best checkpoint, and its return; None before the first."""
+        return {"best": self._best, "best_return": None if self._best is None else self._best_return}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._best = None if state["best"] is None else int(state["best"])
+        self._best_return = -math.inf if self._best is None else float(state["best_return"])
 
     def _save(self, trainer: "Trainer") -> None:
         folder = Path(trainer.run_folder or "") / CHECKPOINTS
@@ -136,14 +156,23 @@ class CheckpointEvery(Callback):
             shutil.rmtree(mine)
         trainer.save(mine)
         write_text(folder / LATEST, f"{trainer.iteration}\n")
+        if trainer.iteration == self._best:
+            self._name_best(folder)
         self._saved = trainer.iteration
         self._tidy(folder, trainer.iteration)
+
+    def _name_best(self, folder: Path) -> None:
+        """Also after a crash, or a run that was set back to before its best."""
+        if (folder / str(self._best)).exists():
+            write_text(folder / BEST, f"{self._best}\n")
+        else:
+            (folder / BEST).unlink(missing_ok=True)
 
     def _tidy(self, folder: Path, iteration: int) -> None:
         """Remove checkpoints that are too old, and those after `iteration`, from before a run was set back."""
         written = sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
         kept = [number for number in written if number <= iteration][-(self.keep_last or 0) :]
-        for number in set(written) - set(kept):
+        for number in set(written) - {*kept, self._best}:
             shutil.rmtree(folder / str(number))
 
 

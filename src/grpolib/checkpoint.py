@@ -38,8 +38,20 @@ def save_policy(policy: Policy | nn.Module, folder: str | os.PathLike[str], **in
         for name, value in _plain(policy).state_dict().items()
     }
     with _whole_file(path / "policy.safetensors") as temporary:
-        save_file(state, temporary)
+        save_tensors(state, temporary)
     write_json(path / "policy.json", {"format": FORMAT, **information})
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write tensors by name.
+
+    Raises:
+        OSError: It could not be done, as on a full disk.
+    """
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        raise OSError(f"{path} could not be written ({error}): make room for it, then go on with resume") from error
 
 
 def load_policy(policy: Policy | nn.Module, folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -53,8 +65,10 @@ def load_policy(policy: Policy | nn.Module, folder: str | os.PathLike[str]) -> d
     if not (path / "policy.safetensors").exists():
         raise FileNotFoundError(f"no policy.safetensors in {path}: give a folder such as run/best")
     try:
-        information: dict[str, Any] = json.loads((path / "policy.json").read_text())
-    except ValueError as error:
+        information: dict[str, Any] = json.loads((path / "policy.json").read_bytes())
+        if not isinstance(information, dict):
+            raise ValueError("it holds no dictionary")
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path / 'policy.json'} is damaged: {error}") from error
     if information.get("format") != FORMAT:
         raise ValueError(f"{path} has format {information.get('format')!r}, this version reads {FORMAT}")

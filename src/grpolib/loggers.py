@@ -54,7 +54,9 @@ class CSVLogger:
         if before.exists():
             whole = before.read_bytes().decode().rpartition("\n")[0]
             table = csv.DictReader(whole.splitlines())
-            rows = [row for row in table if int(row["iteration"]) <= iteration]
+            if "iteration" not in (table.fieldnames or ["iteration"]):
+                raise ValueError(f"{before} is damaged (no column iteration): move it elsewhere, then resume again")
+            rows = [row for row in table if (row["iteration"] or "").isdecimal() and int(row["iteration"]) <= iteration]
             logger._columns = list(table.fieldnames or [])
             logger._write(rows)
         return logger

@@ -16,7 +16,7 @@ from grpolib.sampling import Sampler
 if TYPE_CHECKING:
     from grpolib.trainer import Trainer
 
-CHECKPOINTS, LATEST = "checkpoints", "latest"
+CHECKPOINTS, LATEST, BEST = "checkpoints", "latest", "best"
 
 KINDS: dict[str, Any] = {
     "versions": dict,
@@ -110,6 +110,37 @@ def latest_checkpoint(run_folder: Path) -> Path:
     if not name.isdigit():
         raise ValueError(f"{pointer} holds {name[:80]!r}: write the number of one of the folders beside it, such as 20")
     return pointer.with_name(name.decode())
+
+
+def read_latest(run_folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The latest checkpoint of a run folder, and the state in it.
+
+    Raises:
+        FileNotFoundError: There is none yet.
+        ValueError: It is damaged or missing; the message names an earlier one that is whole, where there is one.
+    """
+    latest = latest_checkpoint(run_folder)
+    try:
+        return latest, read_state(latest)
+    except (ValueError, FileNotFoundError) as error:
+        earlier = (
+            path for path in latest.parent.iterdir() if path.name.isdigit() and int(path.name) < int(latest.name)
+        )
+        for checkpoint in sorted(earlier, key=lambda path: int(path.name), reverse=True):
+            if _is_whole(checkpoint):
+                pointer = latest.with_name(LATEST)
+                raise ValueError(
+                    f"{error}. {checkpoint} is whole: write {checkpoint.name} into {pointer} to go on from there"
+                ) from error
+        raise
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        read_state(checkpoint)
+    except (ValueError, FileNotFoundError):
+        return False
+    return True
 
 
 def restore(trainer: "Trainer", state: Mapping[str, Any], checkpoint: Path) -> None:

@@ -2,8 +2,9 @@
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from grpolib.callbacks import Callback, EvaluateEvery
 from grpolib.evaluation import EvaluationReport
@@ -53,6 +54,14 @@ class StopAtReturn(Callback):
         """Go on while the threshold is not reached."""
         return not self._reached
 
+    def state(self) -> dict[str, Any]:
+        """What the latest evaluation decided."""
+        return {"reached": self._reached}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Decide as it did."""
+        self._reached = bool(state["reached"])
+
 
 @dataclass(eq=False)
 class StopOnPlateau(Callback):
@@ -95,6 +104,15 @@ class StopOnPlateau(Callback):
     def on_iteration_end(self, trainer: "Trainer", metrics: Metrics) -> bool:
         """Go on while a new best is not overdue."""
         return self._since_best < self.evaluations
+
+    def state(self) -> dict[str, Any]:
+        """The best mean return, None before the first, and the evaluations since."""
+        return {"best": self._best if math.isfinite(self._best) else None, "since_best": self._since_best}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on counting from there."""
+        self._best = -math.inf if state["best"] is None else float(state["best"])
+        self._since_best = int(state["since_best"])
 
 
 @dataclass(eq=False)

@@ -3,11 +3,11 @@
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from grpolib.ranks import Ranks, SharedEngine
 from grpolib.recipes import Pieces, Recipe, check_pieces, rows_to_compile
 from grpolib.resume import (
     CHECKPOINTS,
-    latest_checkpoint,
+    read_latest,
     read_state,
     restore,
     restore_callbacks,
@@ -43,7 +43,8 @@ from grpolib.sampling.environments import EnvSource
 from grpolib.sampling.rollout import device_of, generator, one_torch_thread
 from grpolib.updates import Update
 
-TrainerT = TypeVar("TrainerT", bound="Trainer")
+TrainerT = TypeVar("TrainerT")
+Given = ParamSpec("Given")
 
 AUTO_UPDATES = 20_000
 """Updates from which compiling pays for itself."""
@@ -168,7 +169,12 @@ class Trainer:
             self._write_to(Path(run_folder), RunFolder(run_folder, self._config()) if self.writes else None)
 
     @classmethod
-    def resume(cls: type[TrainerT], path: str | os.PathLike[str], *arguments: Any, **keywords: Any) -> TrainerT:
+    def resume(
+        cls: Callable[Given, TrainerT],  # any Trainer: said like this, the constructor's arguments keep their types
+        path: str | os.PathLike[str],
+        *arguments: Given.args,
+        **keywords: Given.kwargs,
+    ) -> TrainerT:
         """The trainer that wrote a checkpoint, which goes on as if it had never stopped: with the same bits.
 
         Policy, environment, pieces and callbacks are given again, as to the constructor; the file holds numbers
@@ -183,24 +189,24 @@ class Trainer:
 
         Raises:
             FileNotFoundError: No checkpoint there.
-            ValueError: A damaged checkpoint, or other pieces than the run was started with; the message names the
-                first difference.
+            ValueError: A damaged checkpoint (the message names an earlier one that is whole), or other pieces than the
+                run was started with (it names the first difference).
         """
         goes_on = (Path(path) / CHECKPOINTS).is_dir()
-        checkpoint = latest_checkpoint(Path(path)) if goes_on else Path(path)
-        state = read_state(checkpoint)
+        checkpoint, state = read_latest(Path(path)) if goes_on else (Path(path), read_state(Path(path)))
         for name in ("seed", "compile"):
             if keywords.setdefault(name, state[name]) != state[name]:
                 raise ValueError(f"{name} is {keywords[name]!r}, and {state[name]!r} in {checkpoint}: leave it out")
         if goes_on and keywords.get("run_folder") is not None:
             raise ValueError(f"the run goes on in {path}: leave run_folder out, or resume from {checkpoint}")
-        trainer = cls(*arguments, **keywords)
+        trainer: Any = cls(*arguments, **keywords)
         restore(trainer, state, checkpoint)
         trainer._compiles_again = state["is_compiled"]
         if goes_on:
             trainer._write_to(Path(path), RunFolder.reopened(path, trainer.iteration) if trainer.writes else None)
         restore_callbacks(trainer, state, checkpoint)
-        return trainer
+        made: TrainerT = trainer
+        return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint from which `resume` goes on: a new folder of JSON and safetensors, whole or not at all.
