@@ -216,7 +216,7 @@ def test_a_crash_while_saving_leaves_the_checkpoint_before(error, tmp_path, monk
         path.write_bytes(b"half")
         raise error
 
-    monkeypatch.setattr(archive, "save_file", crash)
+    monkeypatch.setattr(archive, "save_tensors", crash)
     with pytest.raises(type(error)):
         trainer.train(iterations=1)
     monkeypatch.undo()
