@@ -386,7 +386,7 @@ SCRIPT = """
 import multiprocessing, signal, sys
 import gymnasium
 from torch import nn
-from grpolib import EvaluateEvery, GRPOTrainer
+from grpolib import Callback, EvaluateEvery, GRPOTrainer
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent may have switched it off
 
@@ -398,12 +398,15 @@ class Network(nn.Module):
     def forward(self, observations):
         return self.layer(observations)
 
+class Announces(Callback):
+    def on_iteration_end(self, trainer, metrics):
+        if trainer.iteration == 2:  # inside of train, where a signal is waited with
+            print("trained", *[process.pid for process in multiprocessing.active_children()], flush=True)
+
 def main():
     short = lambda: gymnasium.make("CartPole-v1", max_episode_steps=20)
     trainer = GRPOTrainer(Network(), short, group_size=2, groups_per_step=2, workers=int(sys.argv[1]), seed=1,
-                          run_folder=sys.argv[2], callbacks=[EvaluateEvery(10**9, episodes=1)])
-    trainer.train(iterations=2)
-    print("trained", *[process.pid for process in multiprocessing.active_children()], flush=True)
+                          run_folder=sys.argv[2], callbacks=[EvaluateEvery(10**9, episodes=1), Announces()])
     trainer.train(iterations=10**6)
 
 """
