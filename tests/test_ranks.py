@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
 import pytest
 import rank_runs
 import torch
@@ -15,7 +16,19 @@ from helpers import make_batch
 from rank_runs import RUNS, TIMINGS, go_on, short
 from safetensors.torch import load_file
 
-from grpolib import AnchorState, DynamicSampling, GroupSampler, GRPOTrainer, Ranks, StepSampler, mlp
+from grpolib import (
+    GAE,
+    AnchorState,
+    Critic,
+    DynamicSampling,
+    GroupSampler,
+    GRPOTrainer,
+    Normalized,
+    Ranks,
+    StepSampler,
+    Trainer,
+    mlp,
+)
 from grpolib.metrics import merged
 from grpolib.ranks import Origins
 
@@ -121,6 +134,19 @@ def test_a_sampler_that_cannot_be_shared_is_refused(make):
 def test_fewer_groups_than_ranks_are_refused():
     with pytest.raises(ValueError, match="groups_per_step is 1 for 2 ranks"):
         of_two().check(GroupSampler(short, 2), 1)
+
+
+@pytest.mark.parametrize("where", ["policy", "critic"])
+def test_statistics_of_each_rank_alone_are_refused(where):
+    space = gymnasium.make("CartPole-v1").observation_space
+    policy, values = mlp(4, 2), mlp(4, 1)
+    if where == "policy":
+        policy = Normalized(policy, space)
+    else:
+        values = Normalized(values, space)
+    pieces = {"advantages": GAE(), "critic": Critic(values), "groups_per_step": 2}
+    with pytest.raises(ValueError, match="each rank would normalise by its own observations"):
+        Trainer(policy, GroupSampler(short, 2), ranks=of_two(), **pieces)
 
 
 def test_an_estimator_of_observations_is_refused():

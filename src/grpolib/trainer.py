@@ -108,23 +108,22 @@ class Trainer:
         self.sampler = sampler
         self.seed = seed
         self.ranks = ranks if ranks is not None and ranks.size > 1 else None
-        if self.ranks is not None:
-            self.ranks.check(sampler, self.recipe.groups_per_step)
-            self.ranks.start_equal(self.policy.state_dict().values())
-            if running_statistics([*self.policy.modules()]):
-                raise ValueError(
-                    "each rank would normalise by its own observations: leave Normalized out, or use one process"
-                )
-        reference = self.recipe.reference
-        self.reference = None if reference is None else reference.started_from(self.policy)
         self.critic = self.recipe.critic
         if self.critic is None and self.recipe.needs_critic:
             raise ValueError("the estimator or a loss reads a critic's values: give critic=Critic(module)")
-        if self.ranks is not None and self.critic is not None:
-            self.ranks.start_equal(self.critic.module.state_dict().values())
+        trained: list[Policy | nn.Module] = [self.policy] if self.critic is None else [self.policy, self.critic.module]
+        self._statistics = running_statistics(part for module in trained for part in module.modules())
+        if self.ranks is not None:
+            self.ranks.check(sampler, self.recipe.groups_per_step)
+            if self._statistics:
+                raise ValueError(
+                    "each rank would normalise by its own observations: leave Normalized out, or use one process"
+                )
+            self.ranks.start_equal(tensor for module in trained for tensor in module.state_dict().values())
+        reference = self.recipe.reference
+        self.reference = None if reference is None else reference.started_from(self.policy)
         self._switch_to_evaluation_mode()
-        critic_parameters = [] if self.critic is None else list(self.critic.module.parameters())
-        self._parameters = [p for p in (*self.policy.parameters(), *critic_parameters) if p.requires_grad]
+        self._parameters = [p for module in trained for p in module.parameters() if p.requires_grad]
         self._is_small = sum(parameter.numel() for parameter in self._parameters) < SMALL_POLICY
         if not self._parameters:
             raise ValueError(f"no parameter of the {type(policy).__name__} takes a gradient: there is nothing to train")
@@ -350,10 +349,8 @@ class Trainer:
     @torch.no_grad()
     def _take_in(self, batch: GroupBatch[Any]) -> None:
         """Show the batch to what normalises observations, now that all was learnt from it."""
-        critic = [] if self.critic is None else [*self.critic.module.modules()]
-        statistics = running_statistics([*self.policy.modules(), *critic])
-        if statistics:
-            with taking_in(statistics):
+        if self._statistics:
+            with taking_in(self._statistics):
                 self.policy.evaluate(batch.inputs)
                 if self.critic is not None:
                     self.critic(batch.inputs)
