@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import Finalize
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import torch
 import torch.multiprocessing  # its import lets tensors travel through pipes as shared memory
-from torch import Tensor
+from torch import Tensor, nn
 
 from grpolib.policies import ActingPolicy
 
@@ -50,6 +50,11 @@ class WorkerProcesses:
 
 class WorkerError(RuntimeError):
     """A job failed in a worker process; the pool is closed."""
+
+
+def travelling_copy(policy: ActingPolicy) -> nn.Module:
+    """A copy on the CPU, to send to a worker; every policy is a module, which a protocol cannot say."""
+    return cast(nn.Module, copy.deepcopy(policy)).cpu()
 
 
 def available_cores() -> int:
@@ -110,8 +115,7 @@ class ProcessEngine:
         state = policy.state_dict()
         if policy is not self._policy:
             self._weights = {name: value.detach().cpu().clone().share_memory_() for name, value in state.items()}
-            # Every policy is a module, which a protocol cannot say.
-            definition = cloudpickle.dumps(copy.deepcopy(policy).cpu())  # type: ignore[attr-defined]
+            definition = cloudpickle.dumps(travelling_copy(policy))
             for worker in self._workers:
                 worker.send(("policy", definition, self._weights))
             self._policy, self._modes = policy, []

@@ -1,6 +1,5 @@
 """Workers on a Ray cluster: whole groups each, weights through the object store, one message per group."""
 
-import copy
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from grpolib.policies import ActingPolicy
-from grpolib.sampling.processes import WorkerError
+from grpolib.sampling.processes import WorkerError, travelling_copy
 
 LOSSES = 3
 """Actors that one job may lose before it is taken for their killer."""
@@ -95,8 +94,7 @@ class RayEngine:
     def _work(self, stage: int, policy: ActingPolicy) -> "_Work":
         """Put the weights where the actors find them, once per call."""
         if policy is not self._policy:
-            # Every policy is a module, which a protocol cannot say.
-            self._definition = self._ray.put(copy.deepcopy(policy).cpu())  # type: ignore[attr-defined]
+            self._definition = self._ray.put(travelling_copy(policy))
             self._policy = policy
         self._version += 1
         state = {name: value.detach().cpu() for name, value in policy.state_dict().items()}
