@@ -16,22 +16,14 @@ from pathlib import Path
 import gymnasium
 import matplotlib.pyplot as plt
 import numpy as np
-from tqdm import tqdm
 
-from grpolib import Callback, EvaluateEvery, EvaluationReport, GRPOTrainer, Trainer, mlp, recipes
-from grpolib.callbacks import evaluation_line
+from grpolib import EvaluateEvery, GRPOTrainer, mlp, recipes
+from grpolib.callbacks import PrintEvaluations
 
 ENV = "LunarLander-v3"
 # A policy that hovers fills its episodes with steps that teach little: training cuts them, evaluation never does.
 SHORT = partial(gymnasium.make, ENV, max_episode_steps=400)
 RECIPES = {"critic-free": (recipes.critic_free, SHORT), "grpo": (lambda total_steps: recipes.grpo(), ENV)}
-
-
-class PrintEvaluations(Callback):
-    """A line per evaluation, also where there is no terminal and so no progress bar."""
-
-    def on_evaluation(self, trainer: Trainer, report: EvaluationReport) -> None:
-        tqdm.write(evaluation_line(trainer.num_steps, report))
 
 
 def draw_curves(run_folder: Path, title: str) -> Path:

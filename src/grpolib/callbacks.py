@@ -214,6 +214,14 @@ class ProgressBar(Callback):
         self._bar.close()
 
 
+class PrintEvaluations(Callback):
+    """A line per evaluation, also where there is no terminal and so no progress bar."""
+
+    def on_evaluation(self, trainer: "Trainer", report: EvaluationReport) -> None:
+        """Print it, above a bar where there is one."""
+        tqdm.write(evaluation_line(trainer.num_steps, report))
+
+
 def evaluation_line(num_steps: int, report: EvaluationReport) -> str:
     """One line for a person."""
     solved = "" if report.argmax.solved is None else f" ({report.argmax.solved:.0%} solved)"

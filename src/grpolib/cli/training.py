@@ -5,25 +5,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from tqdm import tqdm
 
-from grpolib.callbacks import Callback, evaluation_line
+from grpolib.callbacks import PrintEvaluations
 from grpolib.checkpoint import write_json
 from grpolib.cli.presets import ANYWHERE, PRESETS, Algorithm
 from grpolib.cli.runs import RESULT
 from grpolib.cli.settings import Changes, Settings, read_settings
-from grpolib.evaluation import EvaluationReport
 from grpolib.trainer import Trainer
 
 Workers = int | Literal["auto"]
-
-
-class PrintEvaluations(Callback):
-    """A line per evaluation, also where there is no terminal and so no progress bar."""
-
-    def on_evaluation(self, trainer: Trainer, report: EvaluationReport) -> None:
-        """Print it."""
-        tqdm.write(evaluation_line(trainer.num_steps, report))
 
 
 def train(
@@ -33,7 +23,7 @@ def train(
     preset: str | None = None,
     total_steps: int | None = None,
     seed: int = 0,
-    hidden: tuple[int, ...] = (64, 64),
+    width: int = 64,
     max_episode_steps: int | None = None,
     workers: Workers = "auto",
     out: Path | None = None,
@@ -47,7 +37,7 @@ def train(
         preset: An environment whose settings to take; its own by default, where there are any.
         total_steps: Environment steps, at least so many.
         seed: Of the network and the trainer.
-        hidden: Widths of the network's layers.
+        width: Of the network's layers.
         max_episode_steps: Cuts episodes in training, never in evaluation.
         workers: Processes that run episodes; 0 runs them here.
         out: The run's folder; must be new or empty.
@@ -63,7 +53,7 @@ def train(
         algorithm=algorithm,
         total_steps=chosen.total_steps if total_steps is None else total_steps,
         seed=seed,
-        hidden=hidden,
+        width=width,
         max_episode_steps=chosen.max_episode_steps if max_episode_steps is None else max_episode_steps,
         changes=changes,
     )
