@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.stats
+
+from grpolib.cli import statistics
 
 Lines = Sequence[Mapping[str, Any]]
-RESAMPLES = 10_000
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,12 @@ class Spread:
     @property
     def middle(self) -> float:
         """Interquartile mean."""
-        return float(scipy.stats.trim_mean(self.values, 0.25))
+        return statistics.middle(self.values)
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """95 % bootstrap interval of the interquartile mean."""
-        if len(self.values) < 2:
-            return None
-        found = scipy.stats.bootstrap(
-            (self.values,),
-            lambda values, axis: scipy.stats.trim_mean(values, 0.25, axis=axis),
-            method="percentile",
-            n_resamples=RESAMPLES,
-            rng=0,
-        ).confidence_interval
-        return float(found.low), float(found.high)
+        return statistics.interval(self.values)
 
     def __str__(self) -> str:
         return f"{self.mean:.1f} ± {self.std:.1f}" if len(self.values) > 1 else f"{self.mean:.1f}"
