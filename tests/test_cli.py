@@ -15,7 +15,7 @@ from grpolib.cli import main
 from grpolib.cli.presets import PRESETS
 from grpolib.cli.runs import columns_of
 from grpolib.cli.settings import Changes, read_settings
-from grpolib.cli.versus import interval, middle, probability_of_improvement
+from grpolib.cli.statistics import interval, middle, probability_of_improvement
 
 TRAIN = ["train", "CartPole-v1", "--algorithm", "grpo", "--total-steps", "6000", "--workers", "0"]
 
@@ -23,7 +23,7 @@ TRAIN = ["train", "CartPole-v1", "--algorithm", "grpo", "--total-steps", "6000",
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli") / "run"
-    command = [sys.executable, "-m", "grpolib", *TRAIN, "--hidden", "8", "--seed", "3", "--out", folder]
+    command = [sys.executable, "-m", "grpolib", *TRAIN, "--width", "8", "--seed", "3", "--out", folder]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "argmax" in done.stdout
@@ -44,7 +44,7 @@ def rewrite(folder, **values):
 def test_train_leaves_everything_that_the_other_verbs_need(run):
     settings = read_settings(run)
     assert (settings.env, settings.algorithm, settings.total_steps, settings.seed) == ("CartPole-v1", "grpo", 6000, 3)
-    assert list(settings.hidden) == [8]
+    assert settings.width == 8
     result = json.loads((run / "result.json").read_text())
     assert result["num_steps"] >= 6000
     assert {"checkpoints", "config.json", "evaluations.csv", "metrics.csv", "best", "last"} <= {
@@ -173,7 +173,7 @@ def test_every_preset_is_an_environment():
 def test_comparison_figures():
     # A quarter of the values at each end is left out: of 1, 2, 3, 100 the middle is (2 + 3) / 2.
     assert middle([1.0, 2.0, 3.0, 100.0]) == 2.5
-    assert interval([7.0]) == (7.0, 7.0)
+    assert interval([7.0]) is None
     low, high = interval([1.0, 2.0, 3.0, 4.0, 5.0])
     assert 1 < low < 3 < high < 5
     # Of the four pairs, 3 > 1, 3 > 2, 2 > 1, and 2 = 2 counts half.

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:
         print(f"this needs {error.name or error}: pip install 'grpolib[cli]'", file=sys.stderr)
         return 2
-    except (ValueError, TypeError, OSError, RuntimeError, Error) as error:
+    except (ValueError, OSError, Error) as error:
         print(f"grpolib: {error}", file=sys.stderr)
         return 2
     return 0

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +9,6 @@ from typing import Any
 
 import gymnasium
 import torch
-from gymnasium.spaces import Box, Discrete
 from torch import nn
 
 from grpolib.algorithms import A2CTrainer, GRPOTrainer, PPOTrainer
@@ -19,8 +16,8 @@ from grpolib.callbacks import Callback, CheckpointEvery, EvaluateEvery
 from grpolib.checkpoint import load_policy, write_json
 from grpolib.cli.presets import Algorithm
 from grpolib.minibatch import Reduction
-from grpolib.policies import mlp
-from grpolib.recipe import Pieces, Recipe
+from grpolib.policies import network
+from grpolib.recipe import Recipe
 from grpolib.recipes import a2c, critic_free, grpo, ppo
 from grpolib.trainer import Trainer
 
@@ -66,8 +63,7 @@ class Changes:
         if self.learning_rate is not None:
             adam = partial(torch.optim.Adam, lr=self.learning_rate, eps=1e-5, fused=True)
             pieces |= {"optimizer": adam, "schedules": ()}
-        checked: Pieces = pieces  # type: ignore[assignment]  # the names are fields of Recipe
-        return recipe.replaced(**checked)
+        return dataclasses.replace(recipe, **pieces)
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ class Settings:
     algorithm: Algorithm
     total_steps: int
     seed: int
-    hidden: Sequence[int]
+    width: int
     max_episode_steps: int | None
     changes: Changes
 
@@ -109,12 +105,12 @@ class Settings:
         """A new network for the environment.
 
         Raises:
-            ValueError: Spaces for which a network of one's own is needed.
+            ValueError: A space that is not supported.
         """
         env = gymnasium.make(self.env)
-        inputs, outputs = _sizes(env)
+        policy = network(env.observation_space, env.action_space, width=self.width, seed=self.seed)
         env.close()
-        return mlp(inputs, *self.hidden, outputs, seed=self.seed)
+        return policy
 
     def trainer(self, policy: nn.Module, **keywords: Any) -> Trainer:
         """A trainer of the policy."""
@@ -165,17 +161,3 @@ def read_policy(run: Path, which: str) -> tuple[Settings, nn.Module]:
     policy = settings.policy()
     load_policy(policy, run / which)
     return settings, policy
-
-
-def _sizes(env: gymnasium.Env[Any, Any]) -> tuple[int, int]:
-    """Inputs and outputs of a network for the environment."""
-    seen, acted = env.observation_space, env.action_space
-    if isinstance(seen, Box) and len(seen.shape) == 1:
-        if isinstance(acted, Discrete):
-            return seen.shape[0], int(acted.n)
-        if isinstance(acted, Box):
-            return seen.shape[0], 2 * math.prod(acted.shape)
-    raise ValueError(
-        f"no ready network for observations of {seen} and actions of {acted}: write a script with a network of your "
-        "own, GRPOTrainer(policy, env)"
-    )
