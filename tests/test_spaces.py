@@ -6,10 +6,25 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from environments import box
+from gymnasium.spaces import Box, Discrete
 from helpers import assert_same_parameters, parameters_of
 from space_cases import ACTIONS, OBSERVATIONS, make, module
+from torch import nn
 
-from grpolib import GroupSampler, GRPOTrainer, MinibatchPlan, PPOTrainer, StepSampler
+from grpolib import (
+    GroupSampler,
+    GRPOTrainer,
+    Masked,
+    MinibatchPlan,
+    Normalized,
+    PPOTrainer,
+    Recurrent,
+    Squashed,
+    StepSampler,
+    as_policy,
+    gru,
+)
 from grpolib.sampling.engines import make_engine
 
 ALGORITHMS = ("grpo", "ppo")
@@ -74,3 +89,27 @@ def test_every_pair_of_the_table(observation, action, algorithm, workers, pool):
 @pytest.mark.parametrize(("observation", "action"), list(itertools.product(OBSERVATIONS, ACTIONS)))
 def test_the_whole_table(observation, action, algorithm, workers, pool):
     assert_contract(observation, action, algorithm, pool if workers else None)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "instead"),
+    [
+        (lambda module: Normalized(module, box(3)), "Normalized(encoder, observation_space)"),
+        (lambda module: Squashed(module, box(2)), "Squashed(head, action_space)"),
+        (lambda module: Masked(module, Discrete(3)), "without a memory"),
+    ],
+)
+def test_a_wrapper_that_would_lose_a_state_says_where_it_belongs(wrap, instead):
+    with pytest.raises(TypeError, match=r"around a Recurrent loses its state: ") as raised:
+        wrap(gru(box(3), 4, width=4))
+    assert instead in str(raised.value)
+
+
+def test_there_they_keep_it():
+    space, actions = box(3), Box(-1.0, 1.0, (2,), np.float32)
+    encoder = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+    module = Recurrent(Normalized(encoder, space), nn.GRU(4, 4, batch_first=True), Squashed(nn.Linear(4, 4), actions))
+    policy = as_policy(module, actions)
+    action = policy.act(torch.zeros(5, 3), torch.Generator().manual_seed(0))
+    assert action.state.shape == (5, 1, 4)
+    assert bool((action.actions.abs() < 1).all())

@@ -10,6 +10,7 @@ from gymnasium.spaces import Dict, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor, nn
 
 from grpolib.policies.distributions import num_outputs
+from grpolib.policies.recurrent import check_memoryless
 from grpolib.policies.spaces import choices
 
 OBSERVATION, MASK = "observation", "action_mask"
@@ -65,11 +66,13 @@ class Masked(nn.Module):
         action_space: The space.
 
     Raises:
+        TypeError: A `Recurrent` module.
         ValueError: Another space; or, when called, an observation in which no action is allowed.
     """
 
     def __init__(self, module: nn.Module, action_space: gymnasium.Space[Any]) -> None:
         super().__init__()
+        check_memoryless(module, "Masked", "write a Recurrent whose head reads the mask, or mask without a memory")
         _check_maskable(action_space)
         self.module = module
         self._counts = choices(action_space)

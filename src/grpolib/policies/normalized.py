@@ -10,6 +10,7 @@ from gymnasium.spaces import Box
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from grpolib.policies.recurrent import check_memoryless
 from grpolib.policies.spaces import as_tree, check_observation_space, is_image, observation_parts, observation_shape
 from grpolib.trees import Tree, tree_map
 
@@ -27,10 +28,15 @@ class Normalized(nn.Module):
     Args:
         module: Called with the normalised observations.
         observation_space: Box parts are normalised; images, and parts of whole numbers, stay as they are.
+
+    Raises:
+        TypeError: A `Recurrent` module, whose encoder is the one to normalise for.
+        ValueError: A space that is not supported.
     """
 
     def __init__(self, module: nn.Module, observation_space: gymnasium.Space[Any]) -> None:
         super().__init__()
+        check_memoryless(module, "Normalized", "give Recurrent(Normalized(encoder, observation_space), memory, head)")
         check_observation_space(observation_space)
         self.module = module
         self._space = observation_space

@@ -64,3 +64,9 @@ class Recurrent(nn.Module):
         before = tree_map(lambda state: state.transpose(0, 1).contiguous(), states)
         hidden, after = self.memory(padded, before)
         return hidden[places], tree_map(lambda state: state.transpose(0, 1), after)
+
+
+def check_memoryless(module: nn.Module, wrapper: str, instead: str) -> None:
+    """Raise for what has a state, which a wrapper of single steps would lose."""
+    if isinstance(module, Recurrent):
+        raise TypeError(f"{wrapper} around a Recurrent loses its state: {instead}")

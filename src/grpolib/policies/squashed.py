@@ -11,6 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
+from grpolib.policies.recurrent import check_memoryless
+
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
 """Of a quadrature over the standard normal."""
 
@@ -78,6 +80,7 @@ class Squashed(nn.Module):
         action_space: A Box with finite bounds.
 
     Raises:
+        TypeError: A `Recurrent` module, whose head is the one to squash.
         ValueError: Another space.
     """
 
@@ -86,6 +89,7 @@ class Squashed(nn.Module):
 
     def __init__(self, module: nn.Module, action_space: gymnasium.Space[Any]) -> None:
         super().__init__()
+        check_memoryless(module, "Squashed", "give Recurrent(encoder, memory, Squashed(head, action_space))")
         if not (isinstance(action_space, Box) and action_space.is_bounded("both")):
             raise ValueError(f"{action_space} has no bounds to squeeze actions into: use the module without Squashed")
         if not np.issubdtype(action_space.dtype, np.floating):
