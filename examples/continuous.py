@@ -33,14 +33,15 @@ class Watched(gymnasium.Wrapper):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--total-steps", type=int, default=300_000)
+    parser.add_argument("--seed", type=int, default=1, help="of the policy and the trainer, default: %(default)s")
     args = parser.parse_args()
-    policy = mlp(3, 64, 64, 2, seed=1)  # observation -> mean and log standard deviation of one torque
+    policy = mlp(3, 64, 64, 2, seed=args.seed)  # observation -> mean and log standard deviation of one torque
     trainer = GRPOTrainer(
         policy,
         "Pendulum-v1",
         recipe=recipes.critic_free(),
         optimizer=partial(torch.optim.Adam, lr=2e-3, eps=1e-5),
-        seed=1,
+        seed=args.seed,
     )
     print("before:", trainer.evaluate(episodes=20), sep="\n")
     trainer.train(total_steps=args.total_steps)

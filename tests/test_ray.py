@@ -88,20 +88,27 @@ def short():
 
 
 class Obeys(gymnasium.Wrapper):
-    """Whoever finds a file with an order takes it away and obeys: "die", as a machine that is lost, or "raise"."""
+    """Whoever takes away a file with an order obeys it: "die", as a machine that is lost, or "raise"."""
 
     def __init__(self, file):
         super().__init__(short())
         self.file = Path(file)
 
     def step(self, action):
-        if self.file.exists():
-            order = self.file.read_text()
-            self.file.unlink()
-            if order == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
+        order = self._taken()
+        if order == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if order == "raise":
             raise RuntimeError("the motor is off")
         return super().step(action)
+
+    def _taken(self):
+        try:
+            order = self.file.read_text()
+            self.file.unlink()  # of several that read it only one removes it
+        except FileNotFoundError:
+            return None
+        return order
 
 
 class Keeps(Callback):
