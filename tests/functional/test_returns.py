@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ragged import FLOAT_DTYPES, assert_matches, bools, discounts, f64, ints, lengths, numbers
 
-from grpolib.functional import discounted_returns, generalized_advantages
+from grpolib.functional import discounted_returns, generalized_advantages, returns
 
 
 @st.composite
@@ -95,6 +95,21 @@ def test_an_episode_has_the_same_bits_alone_and_in_any_order(case, discount, gae
         for kind in (0, 1):
             assert torch.equal(together[kind][i], alone[kind][0])
             assert torch.equal(together[kind][i], reordered[kind][place])
+
+
+@given(critic_episodes(), discounts, discounts, st.integers(1, 30))
+def test_the_bits_do_not_depend_on_the_size_of_the_blocks(case, discount, gae_lambda, block):
+    batch = tensors(case)
+
+    def compute():
+        advantages = generalized_advantages(*batch, discount=discount, gae_lambda=gae_lambda)
+        return advantages, discounted_returns(batch[0], batch[3], discount=discount)
+
+    whole = compute()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(returns, "BLOCK", block)
+        in_blocks = compute()
+    assert all(torch.equal(one, other) for one, other in zip(whole, in_blocks, strict=True))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -1,11 +1,17 @@
 """Discounted sums along the steps of each episode: reward to go and generalised advantages."""
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from grpolib.functional._checks import check_fraction, check_lengths, check_shape
 from grpolib.functional.segments import at_least_float32, longest, offsets, steps_remaining
+
+BLOCK = 2**16
+"""Steps, about, that one pass after the other goes over."""
 
 
 @torch.no_grad()
@@ -36,8 +42,11 @@ def discounted_returns(
     """
     check_fraction("discount", discount)
     check_lengths(lengths, rewards=rewards)
-    returns = _discounted_suffix_sums(rewards.to(torch.float64, copy=True), lengths, discount)
-    return returns.to(at_least_float32(rewards))
+    returns = torch.empty_like(rewards, dtype=at_least_float32(rewards))
+    for steps, episodes in _blocks(lengths):
+        terms = rewards[steps].to(torch.float64, copy=True)
+        returns[steps] = _discounted_suffix_sums(terms, lengths[episodes], discount)
+    return returns
 
 
 @torch.no_grad()
@@ -83,9 +92,23 @@ def generalized_advantages(
     check_fraction("gae_lambda", gae_lambda)
     check_lengths(lengths, rewards=rewards, values=values)
     check_shape(lengths.shape, "lengths", final_values=final_values, terminated=terminated)
-    errors = _one_step_errors(rewards, values, final_values, lengths, terminated, discount)
-    advantages = _discounted_suffix_sums(errors, lengths, discount * gae_lambda)
-    return advantages.to(at_least_float32(rewards, values))
+    advantages = torch.empty_like(rewards, dtype=at_least_float32(rewards, values))
+    for steps, episodes in _blocks(lengths):
+        errors = _one_step_errors(
+            rewards[steps], values[steps], final_values[episodes], lengths[episodes], terminated[episodes], discount
+        )
+        advantages[steps] = _discounted_suffix_sums(errors, lengths[episodes], discount * gae_lambda)
+    return advantages
+
+
+def _blocks(lengths: Int[Tensor, " N"]) -> Iterator[tuple[slice, slice]]:
+    """Steps and episodes of consecutive parts, each of whole episodes and small enough to stay in a core's cache."""
+    bounds = offsets(lengths)
+    counts = ((bounds[1:] - 1) // BLOCK).unique_consecutive(return_counts=True)[1]
+    episodes = offsets(counts)
+    steps = bounds[episodes]
+    for (start, end), (first, last) in zip(pairwise(steps.tolist()), pairwise(episodes.tolist()), strict=True):
+        yield slice(start, end), slice(first, last)
 
 
 def _one_step_errors(
