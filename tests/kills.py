@@ -3,8 +3,8 @@
     python tests/kills.py --kills 200 --folder runs/kills
 
 Each run has thirty iterations and writes a checkpoint after each; it is killed once (SIGKILL), at a moment drawn from
-all of its time, from its first import on, and then goes on in a new process to its end. One line of
-`kills.jsonl` for each; called again, it goes on where it stopped. The exit code is 1 where a bit differs.
+its time since there is a run folder, and then goes on in a new process to its end. One line of `kills.jsonl` for each;
+called again, it goes on where it stopped. The exit code is 1 where a bit differs.
 """
 
 import argparse
@@ -51,6 +51,7 @@ def one_kill(number, kind, workers, folder):
     shutil.rmtree(killed, ignore_errors=True)
     moment = random.Random(number).uniform(0.0, float(seconds_file.read_text()))
     running = process(kind, killed, workers, ITERATIONS)
+    wait_for(killed, running)
     running.join(moment)
     running.kill()
     running.join()
@@ -64,13 +65,20 @@ def one_kill(number, kind, workers, folder):
 
 
 def finished(kind, folder, workers):
-    """Let the run come to its end in a new process; the seconds that it took."""
-    start = time.monotonic()
+    """Let the run come to its end in a new process; the seconds that it took since there was a folder."""
     running = process(kind, folder, workers, ITERATIONS)
+    wait_for(folder, running)
+    start = time.monotonic()
     running.join()
     if running.exitcode != 0:
         raise SystemExit(f"the run in {folder} did not go on: see the error above")
     return time.monotonic() - start
+
+
+def wait_for(folder, running):
+    """Imports are behind a run that has a folder."""
+    while running.is_alive() and not folder.exists():
+        time.sleep(0.001)
 
 
 def report(done):

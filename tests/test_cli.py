@@ -64,6 +64,7 @@ def test_resume_goes_on_to_the_end(copy, capsys):
     assert "is complete" in capsys.readouterr().out
     rewrite(copy, total_steps=12_000)
     assert main(["resume", str(copy), "--workers", "0"]) == 0
+    assert re.search(r"goes on after iteration \d+, \d+ steps", capsys.readouterr().err)
     steps = columns_of(copy / "metrics.csv")["num_steps"]
     assert steps[-1] >= 12_000 > steps[-2]
     assert list(steps) == sorted(set(steps))

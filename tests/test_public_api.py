@@ -20,7 +20,7 @@ TokenInputs CausalLMPolicy GeneratingPolicy CompletionSampler
 Recipe recipes Trainer GRPOTrainer PPOTrainer A2CTrainer Ranks RankError
 Callback Logger evaluate CheckpointEvery Stateful
 StopAtReturn StopOnPlateau StopOnKL TimeBudget
-CSVLogger JSONLinesLogger TensorBoardLogger LogTo
+CSVLogger JSONLinesLogger TensorBoardLogger WandbLogger LogTo
 Deployed
 """.split()  # noqa: SIM905
 

@@ -114,6 +114,13 @@ def test_a_worse_evaluation_counts_against_the_best_one():
     assert iterations_with(Plays(GOES_ON, QUITS, GOES_ON, QUITS), evaluations(), StopOnPlateau(3)) == 4
 
 
+def test_who_stopped_is_said_to_those_who_listen(caplog, capfd):
+    caplog.set_level("INFO", logger="grpolib")
+    assert iterations_with(Plays(QUITS), evaluations(), StopAtReturn(-1.0)) == 1
+    assert caplog.messages == ["iteration 1: stopped by [StopAtReturn(threshold=-1.0, way='argmax')]"]
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("rule", [StopAtReturn(6.0), StopOnPlateau(3)])
 def test_a_rule_that_would_see_no_evaluation_is_refused(rule):
     with pytest.raises(ValueError, match=r"decides by evaluations.*add EvaluateEvery\(\)") as error:

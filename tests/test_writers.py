@@ -4,6 +4,7 @@ import math
 import sys
 
 import pytest
+import wandb
 from environments import Quitting
 
 from grpolib import (
@@ -14,6 +15,7 @@ from grpolib import (
     LogTo,
     MinibatchPlan,
     TensorBoardLogger,
+    WandbLogger,
     mlp,
 )
 
@@ -208,3 +210,47 @@ def test_tensorboard_is_an_extra(tmp_path, monkeypatch):
     with pytest.raises(ImportError, match=r'needs TensorBoard: pip install "grpolib\[tensorboard\]"'):
         TensorBoardLogger(tmp_path / "board")
     assert list(tmp_path.iterdir()) == []
+
+
+# Weights & Biases.
+
+
+def offline(folder):
+    settings = wandb.Settings(console="off", silent=True, x_disable_stats=True, x_disable_meta=True, disable_git=True)
+    return WandbLogger(mode="offline", dir=folder, project="lander", settings=settings)
+
+
+def test_offline_runs_of_weights_and_biases(tmp_path):
+    logger, kept = offline(tmp_path), Kept()
+    seen = watched(logger)
+    trainer = trainer_with(LogTo(logger, kept))
+    trainer.train(iterations=1)
+    trainer.train(iterations=1)  # the same run goes on
+    assert [step for _, step in seen] == [row["num_steps"] for row in kept.rows]
+    for (numbers, _), row in zip(seen, kept.rows, strict=True):
+        assert numbers == {name: value for name, value in row.items() if isinstance(value, int | float)}
+    files = sorted(tmp_path.rglob("*.wandb"))
+    assert len(files) == 2
+    assert len({file.name for file in files}) == 1  # the name is the run's
+    assert b"argmax_mean" in files[0].read_bytes()
+    assert logger.close() is None
+
+
+def watched(logger):
+    """What reaches the run, and at which step."""
+    seen, started = [], logger._started
+
+    def watch(run):
+        log = run.log
+        run.log = lambda numbers, step: (seen.append((numbers, step)), log(numbers, step=step))
+        return run
+
+    watch(logger._run)
+    logger._started = lambda: watch(started())
+    return seen
+
+
+def test_weights_and_biases_is_an_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ImportError, match=r'needs Weights & Biases: pip install "grpolib\[wandb\]"'):
+        WandbLogger(mode="offline")

@@ -96,3 +96,4 @@ from grpolib.trainer import Trainer as Trainer
 from grpolib.writers import JSONLinesLogger as JSONLinesLogger
 from grpolib.writers import LogTo as LogTo
 from grpolib.writers import TensorBoardLogger as TensorBoardLogger
+from grpolib.writers import WandbLogger as WandbLogger

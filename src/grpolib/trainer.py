@@ -1,5 +1,6 @@
 """The loop: sample, estimate, evaluate, step."""
 
+import logging
 import os
 import time
 import warnings
@@ -43,6 +44,7 @@ from grpolib.sampling.environments import EnvSource
 from grpolib.sampling.rollout import device_of, generator, one_torch_thread
 from grpolib.updates import Update
 
+logger = logging.getLogger(__name__)
 TrainerT = TypeVar("TrainerT")
 Given = ParamSpec("Given")
 
@@ -200,6 +202,7 @@ class Trainer:
             raise ValueError(f"the run goes on in {path}: leave run_folder out, or resume from {checkpoint}")
         trainer: Any = cls(*arguments, **keywords)
         restore(trainer, state, checkpoint)
+        logger.info("%s: goes on after iteration %d, %d steps", checkpoint, trainer.iteration, trainer.num_steps)
         trainer._compiles_again = state["is_compiled"]
         if goes_on:
             trainer._write_to(Path(path), RunFolder.reopened(path, trainer.iteration) if trainer.writes else None)
@@ -225,6 +228,7 @@ class Trainer:
             )
         if self.writes:
             write_archive(Path(path), state_of(self))
+            logger.info("iteration %d: saved as %s", self.iteration, path)
 
     def train(self, *, total_steps: int | None = None, iterations: int | None = None) -> None:
         """Train until the run has `total_steps` environment steps, or for `iterations` further iterations.
@@ -256,6 +260,8 @@ class Trainer:
                     interrupt.raise_requested()
                     raise KeyboardInterrupt  # the signal came to another rank
                 if self._is_so_anywhere(False in verdicts):
+                    who = [one for one, verdict in zip(self.callbacks, verdicts, strict=True) if verdict is False]
+                    logger.info("iteration %d: stopped by %s", self.iteration, who or "another rank")
                     break
 
     def step(self) -> Metrics:
@@ -267,6 +273,7 @@ class Trainer:
         for schedule in self.recipe.schedules:
             schedule(self)
         if not self.is_compiled and self._compiles_now():
+            logger.info("iteration %d: the updates are compiled from here on, which takes a while once", self.iteration)
             self.update.compile(rows_to_compile(self.recipe) or 0)
             self.is_compiled = True
         seed = np.random.SeedSequence(self.seed, spawn_key=(self.iteration,))

@@ -133,6 +133,46 @@ class TensorBoardLogger:
             self._writer = None
 
 
+class WandbLogger:
+    """Scalars for Weights & Biases, over `num_steps`, or over the number of the row where it has none.
+
+    Needs the extra `wandb`. Nothing leaves the machine with `mode="offline"`; `wandb sync` sends it later.
+
+    Args:
+        settings: Of `wandb.init`: `project`, `name`, `dir`, `mode` and so on.
+
+    Raises:
+        ImportError: wandb is not installed.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = settings
+        self._run: Any = self._started()
+        self._rows = 0
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Add a point to each curve; an evaluation joins the iteration of the same step."""
+        if self._run is None:
+            self._run = self._started()
+        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
+        self._run.log(numbers, step=row.get("num_steps", self._rows))
+        self._rows += 1
+
+    def close(self) -> None:
+        """Finish the run; `log` resumes it."""
+        if self._run is not None:
+            self._settings |= {"id": self._run.id, "resume": "allow"}
+            self._run.finish()
+            self._run = None
+
+    def _started(self) -> Any:
+        try:
+            import wandb
+        except ImportError as error:
+            raise ImportError('WandbLogger needs Weights & Biases: pip install "grpolib[wandb]"') from error
+        return wandb.init(**self._settings)
+
+
 def _summary_writer(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter

@@ -1,9 +1,18 @@
 """The command `grpolib`: train, evaluate and look at runs without a script. Needs the extra `cli`."""
 
+import logging
 import sys
 from collections.abc import Sequence
 
 from gymnasium.error import Error
+from tqdm import tqdm
+
+
+class _AboveTheBar(logging.Handler):
+    """The library's messages, which are silent in a script unless it asks for them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record), file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -13,6 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:
         print(f"grpolib needs {error.name}: pip install 'grpolib[cli]'", file=sys.stderr)
         return 2
+    messages = logging.getLogger("grpolib")
+    messages.setLevel(logging.INFO)
+    messages.addHandler(handler := _AboveTheBar())
     try:
         run(arguments)
     except KeyboardInterrupt:
@@ -24,4 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, Error) as error:
         print(f"grpolib: {error}", file=sys.stderr)
         return 2
+    finally:
+        messages.removeHandler(handler)
     return 0

@@ -1,5 +1,6 @@
 """Workers on a Ray cluster: whole groups each, weights through the object store, one message per group."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,8 @@ import torch
 
 from grpolib.policies import ActingPolicy
 from grpolib.sampling.processes import WorkerError, travelling_copy
+
+logger = logging.getLogger(__name__)
 
 LOSSES = 3
 """Actors that one job may lose before it is taken for their killer."""
@@ -127,6 +130,9 @@ class RayEngine:
             lost[job] += 1
             if pinned or lost[job] == LOSSES:
                 raise WorkerError(_explained(place, jobs[job], pinned))
+            logger.warning(
+                "Ray worker %d was lost while running %s: it is replaced, and the job runs again", place, jobs[job]
+            )
             self._actors[place] = self._new_actor()
             give(place, job)
         return [results[k] for k in range(len(jobs))]
