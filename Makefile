@@ -6,7 +6,7 @@ check: lint type test
 
 # Also the tables of which `test` has the pairs, and what starts Ray or several ranks; some minutes.
 check-all: lint type
-	pytest -m "not cluster"
+	pytest -m "not cluster" --hypothesis-profile=ci
 	pytest -m cluster -n 0
 
 format:
@@ -35,7 +35,7 @@ bench:
 kills:
 	python tests/kills.py --kills 200 --folder runs/kills
 
-# Some hours: changes the equations' code in one place at a time and expects the tests to fail. Goes on where it stopped.
+# Some hours; needs mutmut (`pip install mutmut`): changes the equations' code in one place at a time and expects the tests to fail. Goes on where it stopped.
 mutation:
 	mutmut run
 	mutmut results

@@ -1,6 +1,5 @@
 """What every test shares: one torch thread, hypothesis profiles, a way past the shape checker."""
 
-import os
 from collections.abc import Iterator
 
 import jaxtyping
@@ -10,9 +9,11 @@ from hypothesis import settings
 
 torch.set_num_threads(1)
 
-settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True)
+# `pytest --hypothesis-profile=...` chooses another than the first.
+settings.register_profile("everyday", deadline=None, max_examples=50, derandomize=True)
+settings.register_profile("ci", deadline=None, max_examples=200, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=10_000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+settings.load_profile("everyday")
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ BUDGETS = {
     "hf_model.py": ["--iterations", 2, "--max-new-tokens", 4],
 }
 OTHERS = {"lunarlander.py"}
+pytestmark = pytest.mark.examples
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 

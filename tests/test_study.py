@@ -452,7 +452,7 @@ def test_an_interrupt_ends_the_running_jobs(tmp_path):
         os.kill(int((tmp_path / "grpo-0.log").read_text()), 0)
 
 
-@pytest.mark.slow
+@pytest.mark.examples
 def test_the_command_runs_what_is_missing(tmp_path):
     command = [sys.executable, BENCHMARKS / "lunarlander_study.py"]
     where = ["--results", tmp_path / "results"]
@@ -531,7 +531,7 @@ def synthetic(results, rows):
             results.add(run, curve, progress)
 
 
-@pytest.mark.slow
+@pytest.mark.examples
 def test_the_report_is_made_from_the_files_alone(tmp_path):
     results = Results(tmp_path / "docs" / "results")
     synthetic(

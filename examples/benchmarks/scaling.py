@@ -1,9 +1,10 @@
 """How cost grows with workers and ranks: measured with 1 and 2, predicted for 8 to 1,024.
 
-    python examples/benchmarks/scaling.py --out scaling        # about 2 minutes on two cores
+    python examples/benchmarks/scaling.py --out scaling        # about 3 minutes on two cores
 
 Writes scaling/scaling.json and scaling/scaling.png. The load grows with the workers: 4 groups of LunarLander-v3 for
-each. The model, whose constants are measured here:
+each, played by a policy that is updated at the rate 0: it stays what it is, and its episodes as long as they are. The
+model, whose constants are measured here:
 
     Ray       iteration = W x weights / rate + max over workers of its groups' times
                           + minibatches' overhead + all steps x (collecting + update)
@@ -26,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -64,6 +66,7 @@ def iterations(count: int, places: int, workers: Any = 0, ranks: Ranks | None = 
         recipe=recipes.critic_free(),
         groups_per_step=GROUPS * places,
         plan=plan,
+        optimizer=partial(torch.optim.Adam, lr=0.0),
         ranks=ranks,
     )
     rows, ranks = [], trainer.ranks
@@ -209,7 +212,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("scaling"))
-    parser.add_argument("--iterations", type=int, default=5)
+    parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--rank-of", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank_of:
