@@ -149,6 +149,8 @@ def test_two_calls_are_one(algorithm):
     assert trainers[0].num_steps == trainers[1].num_steps == 64
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_shape_hook")
 @pytest.mark.parametrize(
     ("algorithm", "steps", "asked", "taken"),
     [(PPOTrainer, 2048, 10_000, 10_240), (PPOTrainer, 2048, 100, 2048), (A2CTrainer, 5, 6, 10)],

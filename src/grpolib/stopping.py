@@ -139,7 +139,7 @@ class StopOnKL(Callback):
         check_choice("metric", self.metric, get_args(KL))
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        """Refuse an estimate that need not grow with the KL; the first KL term is the one that is logged by this name."""
+        """Refuse an estimate that need not grow with the KL; the first KL term is the one of this name."""
         term = next(filter(needs_reference, trainer.update.losses), None)
         if self.metric == "kl_reference" and isinstance(term, K1):
             raise ValueError(
