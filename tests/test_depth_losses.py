@@ -290,11 +290,12 @@ def test_cispo_keeps_a_gradient_in_every_corner(bounds, weights):
     assert metrics["ratio_max"].item() == pytest.approx(1.5)
 
 
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("advantage", "loss"), [(1.0, -1.2), (0.0, 0.0), (-1.0, 4.8516520e8)])
-def test_a_ratio_that_overflows(advantage, loss):
+def test_a_ratio_that_overflows(advantage, loss, level):
     log_probs = torch.tensor([-1.0], requires_grad=True)
-    part = make_minibatch([advantage], old_log_probs=[-101.0])
-    output = ClippedSurrogateLoss()(Evaluation(log_probs, log_probs), part)
+    part = make_minibatch([advantage], old_log_probs=[-101.0], lengths=ints(1))
+    output = ClippedSurrogateLoss(ratio_level=level)(Evaluation(log_probs, log_probs), part)
     output.loss.backward()
     assert output.loss.item() == pytest.approx(loss, rel=1e-6)
     assert log_probs.grad.item() == 0.0

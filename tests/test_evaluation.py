@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from environments import Bandit, Counting, GivesReward, Lifting, Quitting, Sent
-from helpers import Constant, Gives, global_generators_untouched
+from helpers import Constant, Gives, assert_same_parameters, global_generators_untouched, parameters_of
 from torch import nn
 
-from grpolib import EvaluationReport, GRPOTrainer, evaluate, mlp
+from grpolib import EvaluateEvery, EvaluationReport, GRPOTrainer, Normalized, evaluate, mlp
 from grpolib.evaluation import CHOOSING_SEEDS, REPORTED_SEEDS, EpisodeStatistics
 
 
@@ -253,6 +253,18 @@ def test_sources_are_those_of_a_sampler():
         evaluate(Constant(0.0, 0.0), Counting(), episodes=2)
     with pytest.raises(TypeError, match=r"torch\.nn\.Module"):
         evaluate(SimpleNamespace(), Counting, episodes=2)
+
+
+def test_a_normaliser_learns_nothing_from_an_evaluation():
+    def trained(*callbacks):
+        module = Normalized(mlp(3, 3, seed=0), Bandit.observation_space)
+        trainer = GRPOTrainer(module, Bandit, group_size=2, groups_per_step=2, callbacks=callbacks)
+        trainer.train(iterations=4)
+        return parameters_of(trainer.policy)  # statistics are buffers
+
+    without = trained()
+    for every in (4, 8):  # each iteration takes four steps
+        assert_same_parameters(trained(EvaluateEvery(every, episodes=3)), without)
 
 
 def test_reports_are_frozen():

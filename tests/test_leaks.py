@@ -75,6 +75,18 @@ def test_the_number_of_tensors_stays_the_same(make, tmp_path):
     assert len(set(measures.found)) == 1, measures.found
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the resident memory in /proc")
+def test_the_memory_stays_the_same():
+    def resident():
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    measures = Measures(resident, (100, 200))
+    grpo(callbacks=[measures]).train(iterations=200)
+    assert measures.found[1] - measures.found[0] < 5.0
+
+
 def test_a_trainer_that_is_dropped_leaves_nothing():
     def run():
         trainer = grpo()

@@ -20,7 +20,7 @@ from grpolib import (
     step_weights,
 )
 from grpolib.kl_losses import needs_reference
-from grpolib.losses import counted_mean
+from grpolib.losses import counted_mean, counted_rows
 
 NAN, INF = math.nan, math.inf
 KL_TERMS = (K1(0.1), K2(0.1), K3(0.1))
@@ -290,6 +290,17 @@ def test_a_row_of_weight_zero_may_hold_anything(loss, place, garbage):
     assert {name: value.item() for name, value in spoiled.metrics.items()} == {
         name: value.item() for name, value in plain.metrics.items()
     }
+
+
+def test_minus_infinity_in_a_row_of_weight_zero_is_no_part_of_a_sum_or_mean():
+    # -1 counts and -inf does not; times a mask it would be NaN.
+    log_probs = torch.tensor([-1.0, -INF], requires_grad=True)
+    minibatch = make_minibatch([0.0, 0.0], weights=[1.0, 0.0])
+    (counted,) = counted_rows(minibatch, log_probs)
+    (counted * minibatch.weights).sum().backward()
+    assert counted.tolist() == [-1.0, 0.0]
+    assert log_probs.grad.tolist() == [1.0, 0.0]
+    assert counted_mean(minibatch, log_probs).item() == -1.0
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)

@@ -85,6 +85,31 @@ def test_what_the_reference_shows_has_a_docstring(name):
     assert inspect.getdoc(getattr(importlib.import_module(module), attribute))
 
 
+MENTIONED = {
+    page.name: found
+    for page in sorted(DOCS.glob("*.md"))
+    if (found := re.findall(r"(tests/[\w/]+\.py)::(\w+)", page.read_text()))
+}
+
+
+@pytest.mark.parametrize("page", MENTIONED)
+def test_every_test_that_a_page_names_exists(page):
+    for path, name in MENTIONED[page]:
+        assert re.search(rf"^def {name}\(", (DOCS.parent / path).read_text(), re.MULTILINE), f"{path}::{name}"
+
+
+def test_every_fault_has_one_row_and_a_test():
+    rows = re.findall(r"^\| F(\d+) \|.*`tests/.*::test_\w+` \|$", (DOCS / "faults.md").read_text(), re.MULTILINE)
+    assert [int(number) for number in rows] == list(range(1, 40))
+
+
+@pytest.mark.parametrize("page", [*sorted(DOCS.glob("*.md")), *sorted(DOCS.parent.glob("*.md"))], ids=lambda p: p.name)
+def test_commands_quote_their_brackets(page):
+    # Unquoted, zsh takes the brackets for a pattern.
+    commands = re.findall(r"pip install ([^`\n]*\[[^`\n]*)", page.read_text())
+    assert all(re.search(r"""["'][^"']*\[""", command) for command in commands), commands
+
+
 def test_every_page_is_on_the_site():
     pages = set(re.findall(r"(\S+\.md)$", (DOCS.parent / "mkdocs.yml").read_text(), flags=re.MULTILINE))
     assert pages == {path.name for path in DOCS.glob("*.md")} | {"results/*.md"}

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 from environments import box
-from gymnasium.spaces import Box, Dict, Discrete, Graph, OneOf, Sequence, Text, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiDiscrete, OneOf, Sequence, Text, Tuple
 from helpers import Constant, Gives, bools, global_generators_untouched, ints
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.distributions import Beta, Categorical, Independent, MixtureSameFamily, Normal
 
-from grpolib import ActingPolicy, Policy, StepInputs, as_policy, mlp
+from grpolib import ActingPolicy, Masked, Policy, StepInputs, as_policy, mlp
 from grpolib.policies import ModulePolicy, distributions
 from grpolib.policies.spaces import check_observation_space, environment_actions, observation_dtype
 
@@ -88,6 +88,13 @@ def test_a_forbidden_action_is_never_drawn(place):
     assert_frequencies(action.actions, probabilities)
 
 
+def test_an_observation_that_allows_nothing_is_named():
+    masked = Masked(Constant(0.0, 0.0, 0.0), Discrete(3))
+    masks = torch.tensor([[1, 1, 0], [0, 0, 0]])
+    with pytest.raises(ValueError, match=r"no action is allowed in observation 1 of 2.*end the episode there"):
+        masked({"observation": observations(2), "action_mask": masks})
+
+
 @pytest.mark.parametrize(
     ("probabilities", "smallest", "largest"),
     [
@@ -158,6 +165,13 @@ def test_the_deterministic_action_draws_nothing():
     assert torch.equal(generator.get_state(), before)
 
 
+def test_several_numbers_are_one_action():
+    # ln 1/2 + ln 1/4 = -2.079442, the entropy is as much.
+    evaluation = evaluated(as_policy(Constant(*[0.0] * 6), MultiDiscrete([2, 4])), [[0, 3], [1, 0], [1, 2]])
+    torch.testing.assert_close(evaluation.log_probs, torch.full((3,), -2.079442))
+    torch.testing.assert_close(evaluation.entropy, torch.full((3,), 2.079442))
+
+
 # Continuous actions.
 
 
@@ -179,7 +193,10 @@ def test_means_come_first_then_log_standard_deviations():
 def test_the_batch_keeps_the_action_that_the_bounds_cut():
     # Mean 0, std 1, sampled 1.7: log-probability -1.7²/2 - ln(2 pi)/2 = -2.363939; that of 1.0 is -1.418939.
     policy = as_policy(Constant(0.0, 0.0), box(1, low=-1.0, high=1.0))
-    torch.testing.assert_close(evaluated(policy, [[1.7], [1.0]]).log_probs, torch.tensor([-2.363939, -1.418939]))
+    log_probs = evaluated(policy, [[1.7], [1.0]]).log_probs.detach()
+    torch.testing.assert_close(log_probs, torch.tensor([-2.363939, -1.418939]))
+    # Had it kept the cut action beside the sampled one's log-probability, an untouched policy would have this ratio.
+    assert (log_probs[1] - log_probs[0]).exp().item() == pytest.approx(2.572813)
     (taken,) = environment_actions(torch.tensor([[1.7]]), policy.action_space)
     assert taken.tolist() == [1.0]
     assert taken.dtype == np.float32

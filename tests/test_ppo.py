@@ -1,5 +1,6 @@
 """PPO and A2C: what their recipes wire, what their trainers refuse, and that they learn."""
 
+import contextlib
 import math
 from functools import partial
 
@@ -146,6 +147,21 @@ def test_two_calls_are_one(algorithm):
     assert_same_parameters(*(parameters_of(trainer.policy) for trainer in trainers))
     assert_same_parameters(*(parameters_of(trainer.critic.module) for trainer in trainers))
     assert trainers[0].num_steps == trainers[1].num_steps == 64
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("algorithm", "steps", "asked", "taken"),
+    [(PPOTrainer, 2048, 10_000, 10_240), (PPOTrainer, 2048, 100, 2048), (A2CTrainer, 5, 6, 10)],
+)
+def test_a_rollout_is_never_cut(algorithm, steps, asked, taken):
+    # At least what was asked for, and less than a rollout more.
+    trainer = small(algorithm, num_envs=1, steps=steps, plan=MinibatchPlan(epochs=1, size=None))
+    warns = pytest.warns(UserWarning, match=f"total_steps is {asked}") if asked < steps else contextlib.nullcontext()
+    with warns:
+        trainer.train(total_steps=asked)
+    assert trainer.num_steps == taken
 
 
 @pytest.mark.parametrize("algorithm", [PPOTrainer, A2CTrainer])

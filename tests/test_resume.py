@@ -18,6 +18,7 @@ from grpolib import (
     K3,
     CheckpointEvery,
     EvaluateEvery,
+    GroupZScore,
     GRPOTrainer,
     StepSampler,
     archive,
@@ -198,6 +199,29 @@ def test_an_iteration_that_was_broken_off_is_not_saved(tmp_path):
     assert (tmp_path / "checkpoints" / "latest").read_text() == "1\n"
     with pytest.raises(RuntimeError, match="iteration 2 is not complete"):
         trainer.save(tmp_path / "other")
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_after_ctrl_c_the_last_whole_iteration_is_there(presses, tmp_path):
+    # The first one lets the iteration finish, the second breaks it off.
+    def estimator(batch):
+        if trainer.iteration == 3:
+            for _ in range(presses):
+                signal.raise_signal(signal.SIGINT)
+        return GroupZScore()(batch)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        trainer = tiny(tmp_path, callbacks=[CheckpointEvery(1)], advantages=estimator)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train(iterations=9)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    whole = 4 - presses
+    assert (tmp_path / "checkpoints" / "latest").read_text() == f"{whole}\n"
+    assert [int(row["iteration"]) for row in rows_of(tmp_path / "metrics.csv")] == list(range(1, whole + 1))
+    again = tiny_again(tmp_path, callbacks=[CheckpointEvery(1)], advantages=estimator)
+    assert again.iteration == whole
 
 
 def test_checkpoints_need_a_run_folder():

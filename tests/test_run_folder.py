@@ -1,3 +1,4 @@
+import copy
 import csv
 import json
 import math
@@ -340,6 +341,32 @@ def test_saving_again_replaces(saved):
     assert load_policy(other, folder)["note"] == "again"
     assert_same_parameters(parameters_of(other), parameters_of(second))
     assert sorted(path.name for path in folder.iterdir()) == ["policy.json", "policy.safetensors"]
+
+
+def test_a_file_knows_of_no_device_and_no_threads(saved):
+    # So one that was written beside a GPU opens without it.
+    folder, module = saved
+    content = (folder / "policy.safetensors").read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    assert {key for entry in header.values() for key in entry} == {"dtype", "shape", "data_offsets"}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        other = mlp(*SIZES, seed=2)
+        load_policy(other, folder)
+    finally:
+        torch.set_num_threads(threads)
+    assert_same_parameters(parameters_of(other), parameters_of(module))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_what_a_gpu_saved_opens_on_a_cpu(saved, tmp_path):
+    _, module = saved
+    save_policy(copy.deepcopy(module).cuda(), tmp_path / "gpu")
+    other = mlp(*SIZES, seed=2)
+    load_policy(other, tmp_path / "gpu")
+    assert {value.device.type for value in other.state_dict().values()} == {"cpu"}
+    assert_same_parameters(parameters_of(other), parameters_of(module))
 
 
 def tied():

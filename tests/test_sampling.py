@@ -29,6 +29,7 @@ from torch.distributions import Categorical, Normal
 
 from grpolib import GroupSampler, GRPOTrainer, Sampler, as_policy, mlp
 from grpolib.sampling.environments import environment_name, make_environments
+from grpolib.sampling.lanes import Lanes
 from grpolib.sampling.protocols import group_seed
 
 REAL = {"CartPole-v1": (4, 2), "LunarLander-v3": (8, 4), "Pendulum-v1": (3, 2)}
@@ -97,6 +98,23 @@ def test_a_group_shares_its_start_and_groups_do_not(real):
     assert members[0].seeds == members[1].seeds == members[2].seeds
     assert len(set(members[0].seeds)) == 2
     assert all(0 <= seed < 900_000_000 for seed in members[0].seeds)
+
+
+def test_one_seed_for_all_members_is_one_start():
+    members = make_environments("CartPole-v1", 4)
+    lanes, starts = Lanes(members), {}
+    for seed in (7, 8):
+        for member in range(4):
+            lanes.reset(member, seed)
+        starts[seed] = lanes.observations(range(4))
+    assert all(torch.equal(rows, rows[:1].expand(4, 4)) for rows in starts.values())
+    assert not torch.equal(starts[7], starts[8])
+    # A vector environment makes 7, 8, 9 and 10 of a 7: four starts.
+    vector = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 4)
+    assert len(np.unique(vector.reset(seed=7)[0], axis=0)) == 4
+    assert np.array_equal(vector.reset(seed=[7] * 4)[0], starts[7].numpy())
+    for environment in (vector, *members):
+        environment.close()
 
 
 def test_members_are_complete_episodes_and_replay_exactly(real):
@@ -395,7 +413,7 @@ def test_an_observation_of_another_shape_is_named(value):
         sampled(lambda: GivesObservation(value))
 
 
-@pytest.mark.parametrize("outputs", [(math.nan, 0.0), (0.0, math.inf)], ids=str)
+@pytest.mark.parametrize("outputs", [(math.nan, 0.0), (0.0, math.inf), (-math.inf, -math.inf)], ids=str)
 @pytest.mark.parametrize("env", [Counting, ActionEater])
 def test_a_policy_that_diverged_is_named_before_the_environment_sees_its_actions(env, outputs):
     made = []

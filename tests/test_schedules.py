@@ -192,9 +192,10 @@ def test_a_value_that_the_loss_refuses_raises_before_the_iteration():
     assert trainer.update.losses == [ClippedSurrogateLoss()]
 
 
-def test_a_loss_that_is_not_there_raises():
-    setting = LossSetting(EntropyBonus, "coefficient", Linear(0.1, 0.0, iterations=2))
-    with pytest.raises(ValueError, match="no EntropyBonus among the losses"):
+@pytest.mark.parametrize("loss", [EntropyBonus, K3])
+def test_a_loss_that_is_not_there_raises(loss):
+    setting = LossSetting(loss, "coefficient", Linear(0.0, 0.1, iterations=2))
+    with pytest.raises(ValueError, match=f"no {loss.__name__} among the losses"):
         trained([setting], [{"iterations": 1}])
 
 

@@ -87,8 +87,10 @@ def assert_same(first, second):
 # Where a segment ends.
 
 
-def test_eight_steps_of_an_environment_that_ends_at_three():
-    batch = sample(Counting, 1, 8)
+@pytest.mark.parametrize("env", [Counting, lambda: gymnasium.wrappers.Autoreset(Counting())])
+def test_eight_steps_of_an_environment_that_ends_at_three(env):
+    # Also where it would reset itself: the eighth step is none that an environment only took to do so.
+    batch = sample(env, 1, 8)
     assert segments_of(batch) == [([0, 1, 2], 3, True), ([0, 1, 2], 3, True), ([0, 1], 2, False)]
     assert batch.rewards.tolist() == [1.0] * 8
     assert batch.episode_returns.tolist() == [3.0, 3.0, 2.0]
@@ -98,6 +100,13 @@ def test_eight_steps_of_an_environment_that_ends_at_three():
     after = torch.cat([batch.inputs.observations[1:], torch.zeros(1, 2)])
     after[lasts] = batch.final_inputs
     assert times(after) == [time + 1 for time in times(batch.inputs.observations)]
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize("mode", gymnasium.vector.AutoresetMode)
+def test_a_vector_environment_is_refused_whatever_its_way_to_reset(mode):
+    with pytest.raises(TypeError, match="resets its members on its own"):
+        StepSampler(lambda: gymnasium.vector.SyncVectorEnv([Counting] * 2, autoreset_mode=mode), 2, 8)
 
 
 def test_the_context_of_an_episode_stays_with_its_segment():

@@ -7,7 +7,9 @@ from environments import Quitting
 from helpers import Constant
 
 from grpolib import (
+    K1,
     Callback,
+    ClippedSurrogateLoss,
     EvaluateEvery,
     GRPOTrainer,
     MinibatchPlan,
@@ -169,6 +171,14 @@ def test_a_kl_that_nobody_measures_is_refused():
     with pytest.raises(ValueError, match=r"log no kl_old_k3: .*ClippedSurrogateLoss and CISPOLoss"):
         iterations_with(StopOnKL(0.1), loss=[own], reference=None)
     assert isinstance(recipes.grpo().reference, ReferencePolicy)
+
+
+@pytest.mark.parametrize("term", [K1(0.1), K1(0.1, gradient="reverse_kl")])
+def test_an_estimate_that_may_be_negative_is_no_limit(term):
+    pieces = {"loss": [ClippedSurrogateLoss(), term], "most": 2}
+    with pytest.raises(ValueError, match=r"kl_reference of K1\(.* may be negative .*: use K2, K3 or ExactKL"):
+        iterations_with(StopOnKL(0.1, "kl_reference"), **pieces)
+    assert iterations_with(StopOnKL(0.1), **pieces) == 2
 
 
 # Time.

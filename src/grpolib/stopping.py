@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from grpolib.callbacks import Callback, EvaluateEvery
 from grpolib.evaluation import EvaluationReport
 from grpolib.functional._checks import check_choice, check_whole
+from grpolib.kl_losses import K1, needs_reference
 from grpolib.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -126,7 +127,8 @@ class StopOnKL(Callback):
         metric: "kl_old_k3", from the policy that sampled, or "kl_reference", the KL term's own estimate.
 
     Raises:
-        ValueError: The limit is not positive; or, after an iteration, it has no such metric.
+        ValueError: The limit is not positive; when training starts, "kl_reference" is k1, which may be negative however
+            far the policy has moved; or, after an iteration, there is no such metric.
     """
 
     limit: float
@@ -135,6 +137,15 @@ class StopOnKL(Callback):
     def __post_init__(self) -> None:
         _check_positive("limit", self.limit)
         check_choice("metric", self.metric, get_args(KL))
+
+    def on_train_start(self, trainer: "Trainer") -> None:
+        """Refuse an estimate that need not grow with the KL; the first KL term is the one of this name."""
+        term = next(filter(needs_reference, trainer.update.losses), None)
+        if self.metric == "kl_reference" and isinstance(term, K1):
+            raise ValueError(
+                f"the kl_reference of {term} is k1, which may be negative however far the policy has moved: use K2, K3 "
+                "or ExactKL, or stop by kl_old_k3"
+            )
 
     def on_iteration_end(self, trainer: "Trainer", metrics: Metrics) -> bool:
         """Go on while the KL is within the limit."""

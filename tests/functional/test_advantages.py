@@ -90,6 +90,12 @@ def test_uneven_groups_have_their_own_divisor():
     assert_matches(advantages, [0.577350, -1.154701, 0.577350, -0.707107, 0.707107], rtol=1e-5)
 
 
+def test_each_group_has_a_mean_and_a_std_of_its_own():
+    # Deviations ±1, sample std √2 in both groups. One mean and one std of all four: 0.679, 1.019, -1.019, -0.679.
+    advantages = group_z_scores(f64([10, 12, 0, 2]), ints([0, 0, 1, 1]), epsilon=0.0, correction=1)
+    assert_matches(advantages, [-0.707107, 0.707107, -0.707107, 0.707107], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("scale", "expected"),
     [

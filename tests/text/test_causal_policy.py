@@ -79,6 +79,16 @@ def test_the_temperature_divides_the_logits_of_sampling_and_scoring():
     torch.testing.assert_close(batch.log_probs, expected, atol=1e-6, rtol=0)
 
 
+def test_two_temperatures_are_two_policies():
+    # exp(-0.126928 + 0.018150): sampled at 0.5 and scored at 1, an untouched model would have this ratio.
+    inputs = TokenInputs.of([[0]], [[0]], [0])
+    sampled, scored = (
+        CausalLMPolicy(Fixed(2.0, 0.0, -20.0), temperature=temperature, eos_token_id=2).evaluate(inputs).log_probs
+        for temperature in (0.5, 1.0)
+    )
+    assert (scored - sampled).exp().item() == pytest.approx(0.896929, abs=1e-6)
+
+
 def test_a_module_that_keeps_its_state_writes_the_same():
     plain, keeping = (batch_of(policy_of(model()), num_groups=4) for model in (Recurrent, Keeping))
     assert torch.equal(plain.inputs.tokens, keeping.inputs.tokens)
@@ -97,14 +107,14 @@ def test_dropout_is_off_when_sampling_scoring_and_in_the_reference():
 
 
 def test_with_dropout_the_first_step_has_ratio_one_and_no_kl():
-    model = gpt2(resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1)
+    model = gpt2(resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1, initializer_range=0.02)
     sampler = CompletionSampler(["abd", "e"], score_by_first_letter, 4, max_new_tokens=6)
     trainer = GRPOTrainer(policy_of(model), sampler, recipe=recipes.text_grpo(), groups_per_step=2)
     model.train()
     metrics = trainer.step()
     assert metrics["kl_reference"] == pytest.approx(0, abs=1e-10)
     for name in ("ratio_min", "ratio_mean", "ratio_max"):
-        assert metrics[name] == pytest.approx(1, abs=1e-5)
+        assert metrics[name] == pytest.approx(1, abs=1e-6)
 
 
 def score_by_first_letter(prompts, completions, **columns):
@@ -193,7 +203,7 @@ def test_a_completion_ends_at_its_first_end_of_sequence():
 
 
 def test_the_end_is_scored_and_padding_with_the_same_id_is_not():
-    # As S16 has it: [5, 6, 2, 2, 2] counts three tokens, [5, 6, 7, 8, 9] five, [2, 2, 2, 2, 2] one.
+    # [5, 6, 2, 2, 2] counts three tokens, [5, 6, 7, 8, 9] five, [2, 2, 2, 2, 2] one.
     inputs = TokenInputs.of([[2, 2]], [[5, 6, 2], [5, 6, 7, 8, 9], [2]], [0, 0, 0])
     inputs = dataclasses.replace(inputs, completions=inputs.completions.masked_fill(~inputs.completion_mask, EOS))
     assert inputs.completion_mask.int().tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]]

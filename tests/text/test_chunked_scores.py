@@ -9,13 +9,14 @@ from grpolib.text.scoring import chunked_scores, token_scores
 
 
 @pytest.mark.parametrize(
-    ("temperature", "expected"),
-    # log softmax of (2, 0) / T at token 0: -ln(1 + exp(-2 / T)).
-    [(0.5, -0.018150), (1.0, -0.126928), (2.0, -0.313262)],
+    ("temperature", "expected", "entropy"),
+    # Of (2, 0) / T with x = 2 / T: log softmax at 0 is -ln(1 + exp(-x)), entropy ln(1 + exp(-x)) + x / (1 + exp(x)).
+    [(0.5, -0.018150, 0.090095), (1.0, -0.126928, 0.365334), (2.0, -0.313262, 0.582203)],
 )
-def test_the_temperature_divides_the_logits(temperature, expected):
-    log_probs, _ = token_scores(torch.tensor([[2.0, 0.0]]), ints(0), temperature)
+def test_the_temperature_divides_the_logits(temperature, expected, entropy):
+    log_probs, entropies = token_scores(torch.tensor([[2.0, 0.0]]), ints(0), temperature)
     assert float(log_probs) == pytest.approx(expected, abs=1e-6)
+    assert float(entropies) == pytest.approx(entropy, abs=1e-6)
 
 
 def test_a_forbidden_token_has_no_part_in_the_entropy():

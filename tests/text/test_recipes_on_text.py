@@ -1,4 +1,4 @@
-"""Every recipe trains a language model, and the averages are what S13 and S14 say."""
+"""Every recipe trains a language model, and an average is what its name says, whole or in micro-batches."""
 
 import pytest
 import torch
