@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from environments import Counting
-from helpers import Gives, bools, global_generators_untouched, make_batch, make_minibatch
+from environments import Counting, Quitting
+from gymnasium.wrappers import TransformReward
+from helpers import Gives, bools, global_generators_untouched, make_batch, make_minibatch, parameters_of
 from torch import nn
 
 from grpolib import (
@@ -18,6 +19,7 @@ from grpolib import (
     GroupSampler,
     MinibatchPlan,
     PPOTrainer,
+    ScaledRewards,
     StepInputs,
     StepSampler,
     TimestepLeaveOneOut,
@@ -159,6 +161,44 @@ def test_penalties_are_taken_from_the_rewards():
     estimator = GAE(1.0, 1.0, normalize=False)
     assert estimator(batch).tolist() == [2.25, 1.5]
     assert estimator.returns(batch).tolist() == [2.25, 1.5]
+
+
+# The unit of the rewards.
+
+
+def trained_on(factor, critic):
+    def env():
+        return TransformReward(Quitting(5), lambda reward: factor * reward)
+
+    trainer = PPOTrainer(mlp(2, 8, 2), env, num_envs=2, steps=16, critic=Critic(critic), max_grad_norm=100.0)
+    metrics = [trainer.step() for _ in range(3)]
+    return trainer, metrics
+
+
+def test_the_unit_of_the_rewards_does_not_matter():
+    (one, plain), (other, large) = (trained_on(factor, ScaledRewards(mlp(2, 8, 1))) for factor in (1.0, 1000.0))
+    for name, value in parameters_of(one.policy).items():
+        torch.testing.assert_close(parameters_of(other.policy)[name], value, rtol=1e-4, atol=1e-6)
+    assert [row["value_loss"] for row in large] == pytest.approx([row["value_loss"] for row in plain], rel=1e-3)
+    # Logs show what the environment gave.
+    for row, thousandfold in zip(plain, large, strict=True):
+        assert thousandfold["return_mean"] == pytest.approx(1000 * row["return_mean"])
+    unscaled, _ = trained_on(1000.0, mlp(2, 8, 1))
+    assert any(
+        not torch.allclose(value, parameters_of(unscaled.policy)[name], rtol=1e-3)
+        for name, value in parameters_of(one.policy).items()
+    )
+
+
+def test_rewards_are_divided_by_the_deviation_of_all_returns_so_far():
+    critic = Critic(ScaledRewards(mlp(1, 1), discount=0.5))
+    seen = []
+    for rewards in ([1.0, 2.0, 4.0], [8.0, 0.0, 1.0]):
+        batch = critic.annotate(make_batch((2, 1), rewards=torch.tensor(rewards), final_inputs=torch.zeros(2, 1)))
+        seen += [rewards[0] + rewards[1] / 2, rewards[1], rewards[2]]
+        torch.testing.assert_close(batch.reward_factors, torch.full((3,), 1 / np.std(seen)).float())
+        torch.testing.assert_close(batch.penalized_rewards, batch.rewards / float(np.std(seen)))
+        assert batch.rewards.tolist() == rewards
 
 
 # Normalisation.

@@ -103,6 +103,8 @@ def plain_batch_of(kind):
         return make_batch((2, 3), rewards=torch.full((5,), NAN), scored=bools(False, False))
     if kind == "penalties":
         return make_batch((2, 5, 1, 4), (0, 0, 1, 1), rewards(12), penalties=rewards(12, 1))
+    if kind == "factors":
+        return make_batch((2, 5, 1, 4), (0, 0, 1, 1), rewards(12), reward_factors=torch.full((12,), 0.25))
     if kind == "loss mask":
         return make_batch((2, 2), rewards=rewards(4), loss_mask=bools(True, False, True, True))
     assert kind == "float64"
@@ -118,6 +120,7 @@ KINDS = [
     "unscored episodes",
     "nothing scored",
     "penalties",
+    "factors",
     "loss mask",
     "float64",
 ]

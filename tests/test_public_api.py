@@ -15,7 +15,7 @@ cnn gru lstm network Masked MaskInObservation Normalized Recurrent Squashed
 Sampler GroupSampler StepSampler WorkerProcesses RayWorkers
 AdvantageEstimator GroupZScore LeaveOneOut ProcessSupervision TimestepLeaveOneOut RewardToGo GAE AnchorState
 PolicyLoss LossOutput ClippedSurrogateLoss CISPOLoss ValueLoss EntropyBonus ExactKL K1 K2 K3
-ReferencePolicy Critic
+ReferencePolicy Critic ScaledRewards
 TokenInputs CausalLMPolicy GeneratingPolicy CompletionSampler
 Recipe recipes Trainer GRPOTrainer PPOTrainer A2CTrainer Ranks RankError
 Callback Logger evaluate CheckpointEvery Stateful

@@ -48,6 +48,7 @@ from grpolib.text import TokenInputs as TokenInputs
 from grpolib.text import evaluate_completions as evaluate_completions
 
 from grpolib.critic import Critic as Critic
+from grpolib.critic import ScaledRewards as ScaledRewards
 from grpolib.estimators import GAE as GAE
 from grpolib.estimators import AdvantageEstimator as AdvantageEstimator
 from grpolib.estimators import AnchorState as AnchorState

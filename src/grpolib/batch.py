@@ -28,14 +28,31 @@ from grpolib.minibatch import (
 )
 from grpolib.trees import Tree, join, move, num_rows, select
 
-PER_STEP = ("log_probs", "rewards", "loss_mask", "reward_mask", "reference_log_probs", "penalties", "values")
+PER_STEP = (
+    "log_probs",
+    "rewards",
+    "loss_mask",
+    "reward_mask",
+    "reference_log_probs",
+    "penalties",
+    "reward_factors",
+    "values",
+)
 """Scalars of steps."""
 PER_EPISODE = ("lengths", "group_ids", "terminated", "scored", "final_values", "first_timesteps")
 """Scalars of episodes."""
 KINDS = {
     "truth values": ("terminated", "loss_mask", "scored", "reward_mask"),
     "whole numbers": ("lengths", "group_ids", "first_timesteps"),
-    "floating-point numbers": ("rewards", "log_probs", "reference_log_probs", "penalties", "values", "final_values"),
+    "floating-point numbers": (
+        "rewards",
+        "log_probs",
+        "reference_log_probs",
+        "penalties",
+        "reward_factors",
+        "values",
+        "final_values",
+    ),
 }
 """What scalars are: numbers in a mask's place would index instead of choose."""
 
@@ -58,6 +75,7 @@ class GroupBatch(Generic[InputsT]):
         reference_log_probs: Filled by `ReferencePolicy.annotate`.
         reference_parameters: The reference's distribution parameters; filled where `ExactKL` is a loss.
         penalties: KL in the reward, coefficient x k(log_probs, reference), detached.
+        reward_factors: What rewards are multiplied by before they are compared, > 0; filled by `ScaledRewards`.
         values: Critic values of each step's observation.
         final_values: Critic values of the final observations.
         first_timesteps: Where in its true episode a segment starts.
@@ -81,6 +99,7 @@ class GroupBatch(Generic[InputsT]):
     reference_log_probs: Float[Tensor, " S"] | None = None
     reference_parameters: Float[Tensor, "S P"] | None = None
     penalties: Float[Tensor, " S"] | None = None
+    reward_factors: Float[Tensor, " S"] | None = None
     values: Float[Tensor, " S"] | None = None
     final_values: Float[Tensor, " N"] | None = None
     first_timesteps: Int[Tensor, " N"] | None = None
@@ -132,8 +151,9 @@ class GroupBatch(Generic[InputsT]):
 
     @property
     def penalized_rewards(self) -> Float[Tensor, " S"]:
-        """Rewards minus the KL penalties, where there are any: what estimators read."""
-        return self.rewards if self.penalties is None else self.rewards - self.penalties
+        """Rewards minus the KL penalties, times the factors, where there are any: what estimators read."""
+        rewards = self.rewards if self.penalties is None else self.rewards - self.penalties
+        return rewards if self.reward_factors is None else rewards * self.reward_factors
 
     @cached_property
     def counted(self) -> Bool[Tensor, " S"] | None:

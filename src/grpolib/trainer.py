@@ -26,7 +26,7 @@ from grpolib.kl_losses import needs_reference_parameters
 from grpolib.loggers import RunFolder
 from grpolib.metrics import MetricMeans, Metrics, batch_metrics, joined
 from grpolib.policies import Policy, RecurrentPolicy, as_policy
-from grpolib.policies.normalized import running_statistics, taking_in
+from grpolib.policies.normalized import RunningStatistics, observation_statistics, taking_in
 from grpolib.ranks import Ranks, SharedEngine
 from grpolib.recipes import Pieces, Recipe, check_pieces, rows_to_compile
 from grpolib.resume import (
@@ -114,12 +114,14 @@ class Trainer:
         if self.critic is None and self.recipe.needs_critic:
             raise ValueError("the estimator or a loss reads a critic's values: give critic=Critic(module)")
         trained: list[Policy | nn.Module] = [self.policy] if self.critic is None else [self.policy, self.critic.module]
-        self._statistics = running_statistics(part for module in trained for part in module.modules())
+        modules = [part for module in trained for part in module.modules()]
+        self._statistics = observation_statistics(modules)
         if self.ranks is not None:
             self.ranks.check(sampler, self.recipe.groups_per_step)
-            if self._statistics:
+            if any(isinstance(module, RunningStatistics) for module in modules):
                 raise ValueError(
-                    "each rank would normalise by its own observations: leave Normalized out, or use one process"
+                    "each rank would normalise by what it saw itself: leave Normalized and ScaledRewards out, or use "
+                    "one process"
                 )
             self.ranks.start_equal(tensor for module in trained for tensor in module.state_dict().values())
         reference = self.recipe.reference

@@ -1,7 +1,7 @@
 """Observations and actions of nested spaces: trees of tensors with one row a step, handled as one tensor is."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -51,17 +51,17 @@ def num_rows(tree: Tree) -> int:
 
 def select(tree: Tree, rows: Tensor | slice) -> Tree:
     """These rows of each leaf: their numbers, a range, or truth values."""
-    return cast(Tree, tree_map(lambda leaf: leaf[rows], tree))
+    return tree_map(lambda leaf: leaf[rows], tree)
 
 
 def join(trees: Sequence[Tree]) -> Tree:
     """The rows of the first tree, then those of the second, and so on."""
-    return cast(Tree, tree_map(lambda *parts: torch.cat(parts), *trees))
+    return tree_map(lambda *parts: torch.cat(parts), *trees)
 
 
 def move(tree: Tree, device: torch.device) -> Tree:
     """The same tree on another device."""
-    return cast(Tree, tree_map(lambda leaf: leaf.to(device), tree))
+    return tree_map(lambda leaf: leaf.to(device), tree)
 
 
 def features(tree: Tree) -> Float[Tensor, "n F"]:

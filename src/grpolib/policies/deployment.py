@@ -122,7 +122,7 @@ class Deployed:
                 f"{('n', *wanted)}"
             )
         rows = (
-            np.stack([part.stored(row) for row in array]).astype(observation_dtype(part.space))
+            np.stack([part.stored(np.asarray(row)) for row in array]).astype(observation_dtype(part.space))
             for part, array in zip(parts, given, strict=True)
         )
         return as_tree(self.observation_space, (torch.from_numpy(one) for one in rows)), is_batch

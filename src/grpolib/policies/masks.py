@@ -40,7 +40,7 @@ class MaskInObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation, info = self.env.reset(seed=seed, options=options)
         return self._with_mask(observation, info), info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """The observation with its mask, and all else as it is."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         return self._with_mask(observation, info), reward, terminated, truncated, info

@@ -50,7 +50,8 @@ def cnn(shape: tuple[int, ...], outputs: int, *, width: int = 128, seed: int = 0
 
     Args:
         shape: Of one image, [height, width], [height, width, channels] or [channels, height, width]: the smaller one of
-            the first and the last axis is the channels. Bytes become numbers in [0, 1].
+            the first and the last axis is the channels. Or [frames, height, width, channels], whose frames are channels
+            too. Bytes become numbers in [0, 1].
         outputs: As of `mlp`.
         width: Of the layer before the head.
         seed: Of its own generator.
@@ -61,17 +62,21 @@ def cnn(shape: tuple[int, ...], outputs: int, *, width: int = 128, seed: int = 0
     >>> cnn((84, 84, 3), 4)(torch.zeros(2, 84, 84, 3, dtype=torch.uint8)).shape
     torch.Size([2, 4])
     """
-    if len(shape) not in (2, 3) or min(shape) < 1:
-        raise ValueError(f"images have shape {shape}: give [height, width], or that and the channels")
     rng = torch.Generator().manual_seed(seed)
+    return nn.Sequential(*_eye(shape, width, rng), _linear(width, outputs, _head_gain(outputs), rng))
+
+
+def _eye(shape: tuple[int, ...], width: int, rng: torch.Generator) -> list[nn.Module]:
+    """From images to `width` numbers in [-1, 1]."""
+    if len(shape) not in (2, 3, 4) or min(shape) < 1:
+        raise ValueError(f"images have shape {shape}: give [height, width], or that and the channels")
     pixels = Pixels(shape)
     channels, *size = pixels.shape
     layers: list[nn.Module] = [pixels]
     for inner, outer in pairwise((channels, *CHANNELS)):
         layers += [_started(nn.Conv2d, inner, outer, 3, stride=2, padding=1, gain=math.sqrt(2), rng=rng), nn.ReLU()]
         size = [(side + 1) // 2 for side in size]
-    hidden = _linear(CHANNELS[-1] * math.prod(size), width, math.sqrt(2), rng)
-    return nn.Sequential(*layers, nn.Flatten(), hidden, nn.Tanh(), _linear(width, outputs, _head_gain(outputs), rng))
+    return [*layers, nn.Flatten(), _linear(CHANNELS[-1] * math.prod(size), width, math.sqrt(2), rng), nn.Tanh()]
 
 
 class Pixels(nn.Module):
@@ -79,15 +84,14 @@ class Pixels(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        self._is_grey, self._channels_last = len(shape) == 2, len(shape) == 3 and shape[2] < shape[0]
-        self.shape = (1, *shape) if self._is_grey else (shape[2], *shape[:2]) if self._channels_last else tuple(shape)
+        self._channels = {2: (), 3: (2,) if shape[-1] < shape[0] else (0,), 4: (0, 3)}[len(shape)]
+        size = [side for axis, side in enumerate(shape) if axis not in self._channels]
+        self.shape = (math.prod(shape[axis] for axis in self._channels), *size)
 
     def forward(self, images: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n C H W"]:
         """[n, channels, height, width]."""
-        if self._is_grey:
-            images = images.unsqueeze(1)
-        elif self._channels_last:
-            images = images.permute(0, 3, 1, 2)
+        axes = [axis + 1 for axis in self._channels]
+        images = images.movedim(axes, list(range(1, len(axes) + 1))).reshape(len(images), *self.shape)
         return images.float() / 255 if images.dtype == torch.uint8 else images
 
 
@@ -110,7 +114,7 @@ def network(
     number = outputs if isinstance(outputs, int) else num_outputs(outputs)
     if is_image(observation_space):
         return cnn(observation_space.shape, number, seed=seed)
-    encoder = Side(observation_space, width, seed)
+    encoder = Side(observation_space, width, torch.Generator().manual_seed(seed))
     layers = mlp(encoder.size, width, width, number, seed=seed)
     is_vector = not isinstance(observation_space, Dict | Tuple) and len(observation_shape(observation_space)) == 1
     return layers if is_vector else nn.Sequential(encoder, *layers)
@@ -119,11 +123,12 @@ def network(
 class Side(nn.Module):
     """The parts of an observation side by side, [n, size]: images as so many numbers, all else as it is."""
 
-    def __init__(self, observation_space: gymnasium.Space[Any], image_size: int, seed: int) -> None:
+    def __init__(self, observation_space: gymnasium.Space[Any], image_size: int, rng: torch.Generator) -> None:
         super().__init__()
         parts = [part.space for part in observation_parts(observation_space)]
-        encoders = [cnn(part.shape, image_size, seed=seed) if is_image(part) else nn.Identity() for part in parts]
-        self.encoders = nn.ModuleList(encoders)
+        self.encoders = nn.ModuleList(
+            nn.Sequential(*_eye(part.shape, image_size, rng)) if is_image(part) else nn.Identity() for part in parts
+        )
         self.size = sum(image_size if is_image(part) else math.prod(observation_shape(part)) for part in parts)
         self._space = observation_space
 
@@ -156,7 +161,7 @@ def _recurrent(
 ) -> Recurrent:
     check_observation_space(observation_space)
     rng = torch.Generator().manual_seed(seed)
-    side = Side(observation_space, width, seed)
+    side = Side(observation_space, width, rng)
     encoder = nn.Sequential(side, _linear(side.size, width, math.sqrt(2), rng), nn.Tanh())
     with torch.random.fork_rng(devices=[]):  # its own initialisation draws from the global generator
         memory = kind(width, width, batch_first=True)

@@ -94,9 +94,10 @@ class RunningStatistics(nn.Module):
         self.scale.copy_((self.squares / count + EPSILON).rsqrt())
 
 
-def running_statistics(modules: Iterable[nn.Module]) -> list[RunningStatistics]:
-    """Those among the modules."""
-    return [module for module in modules if isinstance(module, RunningStatistics)]
+def observation_statistics(modules: Iterable[nn.Module]) -> list[RunningStatistics]:
+    """Those of each `Normalized` among the modules."""
+    normalized = [module for module in modules if isinstance(module, Normalized)]
+    return [part for module in normalized for part in module.statistics if isinstance(part, RunningStatistics)]
 
 
 @contextmanager

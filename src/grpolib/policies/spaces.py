@@ -37,8 +37,8 @@ def check_observation_space(space: gymnasium.Space[Any]) -> None:
 
 
 def is_image(space: gymnasium.Space[Any]) -> TypeGuard[Box]:
-    """Whether observations are images: uint8, of two or three dimensions."""
-    return isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
+    """Whether observations are images: uint8, of two or three dimensions, or several of them stacked."""
+    return isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3, 4)
 
 
 def parts_of(space: gymnasium.Space[Any]) -> dict[Any, gymnasium.Space[Any]]:

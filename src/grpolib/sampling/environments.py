@@ -20,8 +20,8 @@ EnvSource: TypeAlias = str | EnvFactory | Sequence[EnvFactory]
 
 STATEFUL_WRAPPERS: dict[type[Env], str] = {
     NormalizeObservation: "leave it out and give Normalized(module, observation_space) as the policy",
-    NormalizeReward: "leave it out; group estimators and GAE divide by a standard deviation anyway, and a constant "
-    "factor is gymnasium.wrappers.TransformReward",
+    NormalizeReward: "leave it out; group estimators divide by a standard deviation anyway, and a critic takes "
+    "Critic(ScaledRewards(module))",
 }
 BLOCK = 8
 """Environments that share a policy call where there is no group."""

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -104,7 +104,7 @@ class Lanes:
     def observations(self, members: Sequence[int]) -> Tree:
         """The present observations of some environments, copied."""
         rows = (torch.from_numpy(part.rows.take(members, axis=0)) for part in self._parts)
-        return cast(Tree, as_tree(self._space, rows))
+        return as_tree(self._space, rows)
 
     def observation_checksum(self, member: int) -> str:
         """Of the bits of a present observation."""

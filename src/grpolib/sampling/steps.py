@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -348,7 +348,7 @@ def _as_segments(
 
 def _rows(steps: list[Tree]) -> Tree:
     """Trees [K, ...], one a step, as rows."""
-    return cast(Tree, tree_map(lambda *parts: _by_member(torch.stack(parts)), *steps))
+    return tree_map(lambda *parts: _by_member(torch.stack(parts)), *steps)
 
 
 def _row(tree: Tree | None, member: int) -> Tree | None:
@@ -361,7 +361,7 @@ def _started_anew(state: Tree | None, start: Tree | None, member: int) -> Tree |
     if state is None:
         return None
     place = torch.tensor([member])
-    return cast(Tree, tree_map(lambda now, first: now.index_copy(0, place.to(now.device), first[place]), state, start))
+    return tree_map(lambda now, first: now.index_copy(0, place.to(now.device), first[place]), state, start)
 
 
 def _by_member(values: torch.Tensor) -> torch.Tensor:
