@@ -249,7 +249,9 @@ def test_the_kl_does_not_depend_on_the_bounds():
     torch.testing.assert_close(kl, gaussian_kl(*parameters))
 
 
-@pytest.mark.parametrize("space", [box(2), Discrete(2), Box(np.array([0.0, -INF]), np.ones(2), dtype=np.float64)], ids=str)
+@pytest.mark.parametrize(
+    "space", [box(2), Discrete(2), Box(np.array([0.0, -INF]), np.ones(2), dtype=np.float64)], ids=str
+)
 def test_without_bounds_there_is_nothing_to_squeeze_into(space):
     with pytest.raises(ValueError, match=r"has no bounds to squeeze actions into"):
         Squashed(Constant(0.0), space)
