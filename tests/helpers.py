@@ -4,10 +4,16 @@ import contextlib
 import random
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from grpolib import GroupBatch, Minibatch, StepInputs
+
+
+def slow(*values):
+    """A set of parameters that only CI and `make check-all` run."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def ints(*values):

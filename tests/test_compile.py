@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from environments import Counting
-from helpers import assert_same_parameters, global_states, parameters_of
+from helpers import assert_same_parameters, global_states, parameters_of, slow
 from torch import nn
 from torch._dynamo.utils import counters
 
@@ -138,11 +138,10 @@ def minibatches_of(trainer, seed=5):
     return list(batch.minibatches(advantages, trainer.recipe.reduction, trainer.recipe.plan, rng, returns=returns))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "backend"),
     # The compiler proper takes ten seconds and more; the third run stops before it.
-    [("grpo", "inductor"), ("ppo", "inductor"), ("critic_free", "aot_eager")],
+    [slow("grpo", "inductor"), slow("ppo", "inductor"), ("critic_free", "aot_eager")],
 )
 def test_compiled_training_is_eager_training_but_for_rounding(name, backend, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))

@@ -149,7 +149,6 @@ def test_two_calls_are_one(algorithm):
     assert trainers[0].num_steps == trainers[1].num_steps == 64
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("without_shape_hook")
 @pytest.mark.parametrize(
     ("algorithm", "steps", "asked", "taken"),

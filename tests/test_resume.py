@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from environments import Counting, Quitting
+from helpers import slow
 from resume_runs import assert_same_run, process, resumed, rows_of, started
 from safetensors.torch import load_file, save_file
 
@@ -38,8 +39,7 @@ def tiny_again(folder, **keywords):
 # The same bits.
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "workers"), [("grpo", 2), ("critic_free", 0), ("ppo", 0), ("ppo", 2)])
+@pytest.mark.parametrize(("kind", "workers"), [slow("grpo", 2), ("critic_free", 0), slow("ppo", 0), slow("ppo", 2)])
 def test_a_run_goes_on_with_the_same_bits_in_a_new_process(kind, workers, tmp_path):
     unbroken = started(kind, tmp_path / "unbroken")
     unbroken.train(iterations=6)
@@ -60,7 +60,7 @@ def test_a_run_goes_on_with_the_same_bits_in_a_new_process(kind, workers, tmp_pa
 def test_a_run_killed_at_any_moment_goes_on_with_the_same_bits(tmp_path):
     started("ppo", tmp_path / "unbroken").train(iterations=40)
     waits = random.Random(0)
-    for _ in range(3):  # `make kills` does two hundred
+    for _ in range(10):  # `make kills` does two hundred
         killed = process("ppo", tmp_path / "killed", 0, 40)
         wait_for_progress(tmp_path / "killed", killed)
         time.sleep(waits.uniform(0.0, 0.06))

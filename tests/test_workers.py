@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from environments import Counting, Quitting, Sent
-from helpers import assert_same_parameters, parameters_of
+from helpers import assert_same_parameters, parameters_of, slow
 from slow_environments import Homesick, Leans, Obeys, StaysAtHome, TellsOfClosing
 from torch import nn
 
@@ -166,8 +166,7 @@ def assert_same_run(run, expected):
     assert str(run[2]) == str(expected[2])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [slow(1), 2, slow(3)])
 def test_every_number_of_workers_gives_the_same_bits(count):
     sampler = GroupSampler(Quitting, 4, workers=count)
     engine = sampler.engine  # one pool for all: it takes any number of stages and policies
