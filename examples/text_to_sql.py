@@ -5,6 +5,10 @@ own per question. A query is worth 1 where it gives the rows that the right one 
 its execution accuracy. A fifth of the questions is never trained on, and the accuracy printed is on those.
 
     pip install "grpolib[text]"
+    python examples/text_to_sql.py       # a minute or two on one core
+
+    cold start: execution accuracy on questions never trained on: greedy 1.000, sampled 0.276
+    GRPO: execution accuracy on questions never trained on: greedy 0.842, sampled 0.786
 """
 
 import argparse
@@ -102,7 +106,7 @@ def train(folder, options):
             groups_per_step=16,
             loss=[ClippedSurrogateLoss()],  # no KL: there is nothing in this model to stay close to
             reference=None,
-            optimizer=partial(torch.optim.Adam, lr=3e-4),
+            optimizer=partial(torch.optim.Adam, lr=5e-4),
         ),
         seed=options.seed,
         callbacks=[curves],
@@ -118,9 +122,9 @@ def train(folder, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--iterations", type=int, default=60, help="GRPO updates")
-    parser.add_argument("--cold-start", type=float, default=0.4, help="accuracy at which GRPO takes over")
-    parser.add_argument("--unseen", type=int, help="questions of the evaluation; all 96 where not given")
+    parser.add_argument("--iterations", type=int, default=120, help="GRPO updates")
+    parser.add_argument("--cold-start", type=float, default=0.2, help="sampled accuracy at which GRPO takes over")
+    parser.add_argument("--unseen", type=int, help="questions of the evaluation; all 76 where not given")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         train(folder, options)
