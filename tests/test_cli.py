@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from grpolib.cli.runs import columns_of
 from grpolib.cli.settings import Changes, read_settings
 from grpolib.cli.statistics import interval, middle, probability_of_improvement
 
+COMMAND = str(Path(sys.executable).with_name("grpolib"))
 TRAIN = ["train", "CartPole-v1", "--algorithm", "grpo", "--total-steps", "6000", "--workers", "0"]
 
 
@@ -106,7 +108,7 @@ def test_check_env(capsys):
         (["train", "NoSuchEnv-v0"], "NoSuchEnv"),
         (["train", "CartPole-v1", "--preset", "Chess"], "no preset 'Chess'; there are CartPole-v1"),
         (["train", "CartPole-v1", "--algorithm", "ppo", "--group-size", "4"], "ppo has no groups"),
-        (["train", "module:CartPole-v1"], "module:CartPole-v1 has to be imported"),
+        (["train", "nowhere_to_find:CartPole-v1"], "nowhere_to_find"),
         (["evaluate", "nowhere"], "no command.json in nowhere"),
         (["report", "nowhere"], "no command.json in nowhere"),
         (["plot"], "give at least one folder"),
@@ -139,10 +141,53 @@ def test_a_file_does_not_say_what_is_imported(copy, capsys, monkeypatch, tmp_pat
     (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
     monkeypatch.syspath_prepend(tmp_path)
     rewrite(copy, env="evil:CartPole-v1")
-    for verb in ("evaluate", "resume", "record", "report", "plot", "compare"):
+    for verb in ("evaluate", "resume", "record"):
         assert main([verb, str(copy)]) == 2
-        assert "a file may not say what is imported" in capsys.readouterr().err
+        assert "a file may not say what is imported: where you trust it" in capsys.readouterr().err
+        assert main([verb, str(copy), "--env", "CartPole-v1"]) == 2
+        assert "is a run of evil:CartPole-v1, not of CartPole-v1" in capsys.readouterr().err
+    assert main(["report", str(copy)]) == 0  # nothing is played there
     assert "evil" not in sys.modules
+
+
+OWN = """
+import gymnasium
+
+class Grid(gymnasium.Env):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}
+    observation_space, action_space = gymnasium.spaces.Discrete(3), gymnasium.spaces.Discrete(2)
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = 1
+        return 1, {}
+    def step(self, action):
+        self.place += 2 * int(action) - 1
+        return self.place, float(self.place == 2), self.place != 1, False, {}
+    def render(self):
+        import numpy
+        return numpy.full((32, 32, 3), 80 * self.place, dtype=numpy.uint8)
+
+gymnasium.register("Grid-v0", Grid)
+"""
+
+
+@pytest.mark.slow
+def test_an_environment_of_one_s_own_lies_in_the_present_folder(tmp_path):
+    (tmp_path / "own_grid.py").write_text(OWN)
+    own = ["--env", "own_grid:Grid-v0"]
+    for arguments in (
+        ["check-env", "own_grid:Grid-v0"],
+        ["train", "own_grid:Grid-v0", "--total-steps", "60", "--workers", "1", "--out", "run"],
+        ["evaluate", "run", "--episodes", "2", *own],
+        ["resume", "run", *own],
+        ["record", "run", "--episodes", "1", *own],
+        ["report", "run"],
+    ):
+        done = subprocess.run([COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted: everything up to the last complete iteration is written", file=sys.stderr)
         return 130
     except ImportError as error:
-        print(f"this needs {error.name or error}: pip install 'grpolib[cli]'", file=sys.stderr)
+        print(
+            f"this needs {error.name}: pip install 'grpolib[cli]'" if error.name else f"grpolib: {error}",
+            file=sys.stderr,
+        )
         return 2
     except (ValueError, OSError, Error) as error:
         print(f"grpolib: {error}", file=sys.stderr)

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import tyro
 
+from grpolib.cli.settings import find_here
 from grpolib.sampling import check_group_env
 
 
@@ -13,4 +14,5 @@ def check_env(env: Annotated[str, tyro.conf.Positional]) -> None:
     Args:
         env: A Gymnasium id; `module:id` imports the module first.
     """
+    find_here(env)
     print(check_group_env(env))

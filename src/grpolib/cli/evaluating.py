@@ -16,6 +16,7 @@ def evaluate(
     which: Literal["best", "last"] = "last",
     episodes: int = 50,
     first_seed: int = REPORTED_SEEDS,
+    env: str | None = None,
 ) -> None:
     """Evaluate a run's policy both ways, by argmax and by sample, from the same starts.
 
@@ -24,6 +25,7 @@ def evaluate(
         which: The last policy, or the best by the evaluations during training.
         episodes: Episodes each way.
         first_seed: Reset seed of the first one.
+        env: The run's environment again, where it has the form `module:id` and is to be imported.
     """
-    settings, policy = read_policy(run, which)
+    settings, policy = read_policy(run, which, env)
     print(evaluation_of(policy, settings.env, episodes=episodes, first_seed=first_seed))

@@ -22,6 +22,7 @@ def record(
     first_seed: int = REPORTED_SEEDS,
     sampled: Literal["yes", "no"] = "no",
     out: Path | None = None,
+    env: str | None = None,
 ) -> None:
     """Write a video of a run's policy; no display is needed.
 
@@ -32,23 +33,24 @@ def record(
         first_seed: Reset seed of the first one.
         sampled: Sample actions instead of taking the most probable one.
         out: Default: video.mp4 in the run's folder.
+        env: The run's environment again, where it has the form `module:id` and is to be imported.
     """
     import imageio
 
-    settings, policy = read_policy(run, which)
+    settings, policy = read_policy(run, which, env)
     path = out or run / VIDEO
-    env = gymnasium.make(settings.env, render_mode="rgb_array")
-    deployed = Deployed(policy, env.observation_space, env.action_space)
-    rate = env.metadata.get("render_fps", 30)
+    pictured = gymnasium.make(settings.env, render_mode="rgb_array")
+    deployed = Deployed(policy, pictured.observation_space, pictured.action_space)
+    rate = pictured.metadata.get("render_fps", 30)
     video: Any = imageio.get_writer(path, fps=rate, codec="libx264", macro_block_size=2)
     with video:
         for seed in range(first_seed, first_seed + episodes):
             total = 0.0
-            for frame, reward in _frames(env, deployed, seed, deterministic=sampled == "no"):
+            for frame, reward in _frames(pictured, deployed, seed, deterministic=sampled == "no"):
                 video.append_data(frame)
                 total += reward
             print(f"reset seed {seed}: return {total:.1f}")
-    env.close()
+    pictured.close()
     print(f"{path}: {episodes} episodes")
 
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -138,7 +140,7 @@ def read_settings(run: Path) -> Settings:
 
     Raises:
         FileNotFoundError: No run of this command is there.
-        ValueError: The file is damaged, or names an environment that would have to be imported.
+        ValueError: The file is damaged.
     """
     path = run / FILE
     if not path.is_file():
@@ -148,16 +150,40 @@ def read_settings(run: Path) -> Settings:
         settings = Settings(**{**values, "changes": Changes(**values["changes"])})
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    if not isinstance(settings.env, str) or ":" in settings.env:
-        raise ValueError(f"{path} names the environment {settings.env!r}: a file may not say what is imported")
+    if not isinstance(settings.env, str):
+        raise ValueError(f"{path} names the environment {settings.env!r}: it is no Gymnasium id")
     if settings.algorithm not in TRAINERS:
         raise ValueError(f"{path} names the algorithm {settings.algorithm!r}: it is one of {', '.join(TRAINERS)}")
     return settings
 
 
-def read_policy(run: Path, which: str) -> tuple[Settings, nn.Module]:
-    """A run's settings, and its best or last policy."""
+def find_here(env: str) -> None:
+    """Let the module of an id `module:id`, which the user typed, lie in the present folder."""
+    if ":" in env and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # behind all others, so that nothing there takes the place of a library
+
+
+def read_playable(run: Path, env: str | None) -> Settings:
+    """The settings of a run whose environment is to be made.
+
+    Raises:
+        ValueError: The environment has to be imported and was not given again, or another one was given.
+    """
     settings = read_settings(run)
+    if env is not None and env != settings.env:
+        raise ValueError(f"{run} is a run of {settings.env}, not of {env}: leave --env out, or give that")
+    if env is None and ":" in settings.env:
+        raise ValueError(
+            f"{run} names the environment {settings.env!r}, and a file may not say what is imported: where you trust "
+            f"it, give --env {settings.env}"
+        )
+    find_here(settings.env)
+    return settings
+
+
+def read_policy(run: Path, which: str, env: str | None) -> tuple[Settings, nn.Module]:
+    """A run's settings, and its best or last policy."""
+    settings = read_playable(run, env)
     policy = settings.policy()
     load_policy(policy, run / which)
     return settings, policy

@@ -10,7 +10,7 @@ from grpolib.callbacks import PrintEvaluations
 from grpolib.checkpoint import write_json
 from grpolib.cli.presets import ANYWHERE, PRESETS, Algorithm
 from grpolib.cli.runs import RESULT
-from grpolib.cli.settings import Changes, Settings, read_settings
+from grpolib.cli.settings import Changes, Settings, find_here, read_playable
 from grpolib.trainer import Trainer
 
 Workers = int | Literal["auto"]
@@ -32,7 +32,7 @@ def train(
     """Train a policy and write everything about it into a new folder.
 
     Args:
-        env: A Gymnasium id, for instance CartPole-v1.
+        env: A Gymnasium id, for instance CartPole-v1; `module:id` imports the module first.
         algorithm: critic-free and grpo need no critic; ppo and a2c have one.
         preset: An environment whose settings to take; its own by default, where there are any.
         total_steps: Environment steps, at least so many.
@@ -43,8 +43,7 @@ def train(
         out: The run's folder; must be new or empty.
         changes: Fields of the recipe.
     """
-    if ":" in env:
-        raise ValueError(f"{env} has to be imported, and a run's files may not say so: write a script for it")
+    find_here(env)
     if preset is not None and preset not in PRESETS:
         raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
     chosen = PRESETS.get(preset or env, ANYWHERE)
@@ -57,7 +56,7 @@ def train(
         max_episode_steps=chosen.max_episode_steps if max_episode_steps is None else max_episode_steps,
         changes=changes,
     )
-    folder = out or Path("runs") / f"{env}-{algorithm}-{seed}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder = out or Path("runs") / f"{env.replace(':', '-')}-{algorithm}-{seed}-{datetime.now():%Y%m%d-%H%M%S}"
     policy = settings.policy()
     trainer = settings.trainer(
         policy, run_folder=folder, workers=workers, compile="auto", callbacks=[PrintEvaluations()]
@@ -66,14 +65,15 @@ def train(
     _finish(trainer, settings, folder)
 
 
-def resume(run: Annotated[Path, tyro.conf.Positional], *, workers: Workers = "auto") -> None:
+def resume(run: Annotated[Path, tyro.conf.Positional], *, workers: Workers = "auto", env: str | None = None) -> None:
     """Go on with a run that was stopped or killed, with the same bits.
 
     Args:
         run: Its folder.
         workers: Processes that run episodes; 0 runs them here.
+        env: The run's environment again, where it has the form `module:id` and is to be imported.
     """
-    settings = read_settings(run)
+    settings = read_playable(run, env)
     trainer = settings.resumed(run, settings.policy(), workers=workers, callbacks=[PrintEvaluations()])
     if trainer.num_steps >= settings.total_steps:
         print(f"{run} is complete: {trainer.num_steps:,} of {settings.total_steps:,} steps")
