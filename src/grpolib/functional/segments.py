@@ -78,8 +78,10 @@ def steps_remaining(lengths: Int[Tensor, " N"]) -> Int[Tensor, " S"]:
     >>> steps_remaining(torch.tensor([2, 1, 3]))
     tensor([1, 0, 0, 2, 1, 0], dtype=torch.int32)
     """
-    lasts = repeat_on_steps((offsets(lengths)[1:] - 1).int(), lengths)
-    return lasts - torch.arange(len(lasts), dtype=torch.int32, device=lengths.device)
+    bounds = offsets(lengths)
+    changes = torch.full((int(bounds[-1]),), -1, dtype=torch.int32, device=lengths.device)
+    changes[bounds[:-1]] = (lengths - 1).int()  # up from the 0 of the episode before
+    return changes.cumsum(0, dtype=torch.int32)
 
 
 def longest(lengths: Int[Tensor, " N"]) -> int:
