@@ -47,7 +47,7 @@ def draw_curves(run_folder: Path, title: str) -> Path:
     for axis, (column, name) in zip(axes.flat, panels, strict=True):
         if column is None:
             for way in ("argmax", "sampled"):
-                axis.plot(evaluations["num_steps"] / 1e6, evaluations[f"{way}_mean"], label=way)
+                axis.plot(evaluations["num_steps"] / 1e6, evaluations[f"{way}_mean"], ".-", markersize=3, label=way)
             axis.legend(frameon=False)
         else:
             axis.plot(metrics["num_steps"] / 1e6, metrics[column])
@@ -56,7 +56,8 @@ def draw_curves(run_folder: Path, title: str) -> Path:
         axis.grid(alpha=0.3)
     for axis in axes.flat[:2]:
         axis.axhline(200, color="0.4", linestyle="--", linewidth=1)
-        axis.text(0, 203, "solved", color="0.4", fontsize=9, va="bottom", clip_on=True).set_in_layout(False)
+        inside = axis.get_yaxis_transform()  # x in shares of the panel
+        axis.text(0.02, 203, "solved", transform=inside, color="0.4", fontsize=9, va="bottom").set_in_layout(False)
     figure.suptitle(title)
     figure.savefig(run_folder / "curves.png", dpi=120)
     plt.close(figure)

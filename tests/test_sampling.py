@@ -20,7 +20,7 @@ from environments import (
     Sent,
     Unseeded,
 )
-from gymnasium.spaces import Discrete, Text
+from gymnasium.spaces import Box, Discrete, Text
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit
 from helpers import Constant, Gives, global_generators_untouched, parameters_of
@@ -656,9 +656,16 @@ class Broken(Counting):
 
     def step(self, action):
         observation, reward, terminated, truncated, info = super().step(action)
-        if self.rule == "old step":
-            return observation, reward, terminated, info
-        return observation, reward, terminated, truncated, info
+        return {
+            "old step": (observation, reward, terminated, info),
+            "no step": None,
+            "a word as reward": (observation, "1.5", terminated, truncated, info),
+            "a word as flag": (observation, reward, "False", truncated, info),
+            "no flag": (observation, reward, terminated, None, info),
+            "nan as flag": (observation, reward, math.nan, truncated, info),
+            "flags": (observation, reward, np.zeros(2), truncated, info),
+            "flag of NumPy": (observation, reward, np.bool_(terminated), int(truncated), info),
+        }.get(self.rule, (observation, reward, terminated, truncated, info))
 
 
 @pytest.mark.parametrize(
@@ -671,11 +678,32 @@ class Broken(Counting):
         ("none", r"Broken, reset seed \d+, step 0 gave an observation of (shape \(\)|object)"),
         ("words", r"Broken, reset seed \d+, step 0 gave an observation of <U1: observations are numbers"),
         ("old step", r"Broken, reset seed \d+, step 0 gave 4 things from step"),
+        ("no step", r"Broken, reset seed \d+, step 0 gave None from step"),
+        ("a word as reward", r"Broken, reset seed \d+, step 0 gave reward '1.5': a reward is a number"),
+        ("a word as flag", r"Broken, reset seed \d+, step 0 gave terminated='False': it is True or False"),
+        ("no flag", r"step 0 gave truncated=None: it is True or False"),
+        ("nan as flag", r"step 0 gave terminated=nan: it is True or False"),
+        ("flags", r"step 0 gave terminated=array.*: it is True or False"),
     ],
 )
 def test_an_environment_that_breaks_gymnasium_s_rules_is_named(rule, message):
     with pytest.raises(ValueError, match=message):
         sampled(lambda: Broken(rule))
+
+
+def test_flags_may_be_numpy_s_or_0_and_1():
+    assert sampled(lambda: Broken("flag of NumPy")).lengths.tolist() == sampled(lambda: Counting(3)).lengths.tolist()
+
+
+def test_a_picture_that_bytes_cannot_hold_is_named():
+    class Overexposed(Counting):
+        observation_space = Box(0, 255, (2, 2), np.uint8)
+
+        def observation(self):
+            return np.full((2, 2), 255.5 if self.time == 1 else 255.0)
+
+    with pytest.raises(ValueError, match=r"step 0 gave an observation of float64 that no bytes hold.*says uint8"):
+        sampled(Overexposed)
 
 
 def test_a_reset_that_takes_no_seed_is_named():

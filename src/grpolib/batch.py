@@ -246,7 +246,7 @@ class GroupBatch(Generic[InputsT]):
     ) -> Iterator[Minibatch[InputsT]]:
         for _ in range(plan.epochs):
             order = torch.randperm(self.num_episodes, generator=rng).to(self.lengths.device)
-            for episodes in order.split(plan.size or self.num_episodes):
+            for episodes in order.split(int(plan.size or self.num_episodes)):
                 steps = self.steps_of(episodes)
                 lengths = self.lengths[episodes]
                 weights = step_weights(

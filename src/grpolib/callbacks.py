@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from grpolib.archive import write_text
 from grpolib.evaluation import CHOOSING_SEEDS, EvaluationReport
-from grpolib.functional._checks import check_whole
+from grpolib.functional._checks import check_whole, check_whole_or_none
 from grpolib.metrics import Metrics
 from grpolib.resume import BEST, CHECKPOINTS, LATEST
 from grpolib.sampling.environments import EnvSource
@@ -108,7 +108,8 @@ class CheckpointEvery(Callback):
     writes = True
 
     def __init__(self, iterations: int = 10, *, keep_last: int | None = 3, keep_best: bool = False) -> None:
-        check_whole(iterations=iterations, keep_last=keep_last)
+        check_whole(iterations=iterations)
+        check_whole_or_none(keep_last=keep_last)
         if iterations < 1 or (keep_last is not None and keep_last < 1):
             raise ValueError(f"iterations={iterations} and keep_last={keep_last} must be >= 1")
         self.iterations, self.keep_last, self.keep_best = iterations, keep_last, keep_best

@@ -263,6 +263,8 @@ class GAE:
     def __post_init__(self) -> None:
         check_fraction("discount", self.discount)
         check_fraction("gae_lambda", self.gae_lambda)
+        if not isinstance(self.normalize, bool):
+            raise TypeError(f"normalize is {self.normalize!r}: give True or False")
 
     def __call__(self, batch: Batch) -> Float[Tensor, " S"]:
         """One advantage per step, normalised or in reward units."""

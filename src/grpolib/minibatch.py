@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from grpolib.functional import episode_ids, offsets, timesteps
-from grpolib.functional._checks import check_whole
+from grpolib.functional._checks import check_whole, check_whole_or_none
 from grpolib.trees import Tree, join, move, num_rows, select
 
 Rows: TypeAlias = Tensor | slice
@@ -151,7 +151,8 @@ class MinibatchPlan:
     by: Literal["step", "episode"] = "step"
 
     def __post_init__(self) -> None:
-        check_whole(epochs=self.epochs, size=self.size)
+        check_whole(epochs=self.epochs)
+        check_whole_or_none(size=self.size)
         if self.epochs < 1 or (self.size is not None and self.size < 1):
             raise ValueError(f"epochs and size must be at least 1, got epochs={self.epochs}, size={self.size}")
         if self.by not in ("step", "episode"):
@@ -267,7 +268,7 @@ def minibatches_of_steps(
 ) -> Iterator[Minibatch[InputsT]]:
     """All epochs' minibatches of single steps; weights times S / s, so that each estimates the whole batch."""
     num_steps = len(whole.weights)
-    size = min(plan.size or num_steps, num_steps)
+    size = min(int(plan.size or num_steps), num_steps)
     for _ in range(plan.epochs):
         order = torch.randperm(num_steps, generator=rng).to(whole.weights.device)
         for rows in order.split(size * GATHERED):

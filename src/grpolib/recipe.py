@@ -12,7 +12,7 @@ from typing_extensions import TypedDict, Unpack
 
 from grpolib.critic import Critic
 from grpolib.estimators import AdvantageEstimator, needs_critic
-from grpolib.functional._checks import check_whole
+from grpolib.functional._checks import check_number, check_whole
 from grpolib.kl_losses import K1, K3, needs_reference
 from grpolib.losses import CISPOLoss, ClippedSurrogateLoss, PolicyLoss, ValueLoss, needs_episodes
 from grpolib.minibatch import MinibatchPlan, Reduction
@@ -106,6 +106,7 @@ class Recipe:
             if not callable(piece) or (isinstance(piece, type) and piece is not self.optimizer):
                 raise TypeError(f"{piece!r} can not be called as a piece: give an instance or a function")
         check_whole(group_size=self.group_size, groups_per_step=self.groups_per_step)
+        check_number("max_grad_norm", self.max_grad_norm)
 
     @property
     def needs_critic(self) -> bool:
@@ -119,7 +120,7 @@ class Recipe:
         if self.reference is not None and not in_loss and self.reference.penalty is None:
             raise ValueError(
                 "a reference was given but no KL term reads it: add K3(coefficient) to loss, set "
-                "ReferencePolicy(penalty=K1(coefficient)), or leave the reference out"
+                "ReferencePolicy(penalty=K1(coefficient)), or set reference=None"
             )
 
     def _check_episodes(self) -> None:

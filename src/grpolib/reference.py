@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from grpolib.batch import GroupBatch
-from grpolib.functional._checks import check_whole
+from grpolib.functional._checks import check_whole_or_none
 from grpolib.kl_losses import KLEstimator
 from grpolib.policies import Evaluation, Policy, ReferablePolicy
 from grpolib.policies.adapter import ModulePolicy, RecurrentModulePolicy, as_policy
@@ -43,7 +43,7 @@ class ReferencePolicy:
     policy: Policy | nn.Module | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        check_whole(refresh_every=self.refresh_every)
+        check_whole_or_none(refresh_every=self.refresh_every)
         if self.refresh_every is not None and self.refresh_every < 1:
             raise ValueError(f"refresh_every is {self.refresh_every}: refresh every >= 1 iterations, or None for never")
         if not 0 < self.mix <= 1:

@@ -1,8 +1,13 @@
 """Schedules: what changes while a run goes on; called with the trainer before each iteration."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from grpolib.functional._checks import check_number, check_whole_or_none
 
 if TYPE_CHECKING:
     from grpolib.trainer import Trainer
@@ -35,6 +40,11 @@ class Linear:
     def __post_init__(self) -> None:
         if (self.total_steps is None) == (self.iterations is None):
             raise ValueError(f"{self}: give a horizon, either total_steps= or iterations=")
+        check_whole_or_none(total_steps=self.total_steps, iterations=self.iterations)
+        for name, value in (("start", self.start), ("end", self.end)):
+            check_number(name, value)
+            if not math.isfinite(value):
+                raise ValueError(f"{name} is {value}: give a finite number")
         if (self.total_steps or self.iterations or 0) < 1:
             raise ValueError(f"{self}: the horizon must be >= 1")
 
@@ -61,6 +71,13 @@ class LearningRate:
         """Set it."""
         for group in trainer.optimizer.param_groups:
             group["lr"] = self.value(trainer)
+
+
+def check_learning_rates(optimizer: torch.optim.Optimizer) -> None:
+    """Raise for a rate whose step would leave no policy: NaN, infinite or negative."""
+    for group in optimizer.param_groups:
+        if not 0 <= float(group["lr"]) < math.inf:
+            raise ValueError(f"the learning rate is {float(group['lr'])}: give a finite number of at least 0")
 
 
 @dataclass(frozen=True)

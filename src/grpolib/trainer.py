@@ -12,7 +12,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from grpolib.archive import write_archive
@@ -20,7 +20,7 @@ from grpolib.batch import GroupBatch
 from grpolib.callbacks import Callback, CheckpointEvery, EvaluateEvery, ProgressBar
 from grpolib.checkpoint import describe
 from grpolib.evaluation import REPORTED_SEEDS, EvaluationReport, Evaluator
-from grpolib.functional._checks import check_whole
+from grpolib.functional._checks import check_whole, check_whole_or_none
 from grpolib.interrupts import deferred_interrupt
 from grpolib.kl_losses import needs_reference_parameters
 from grpolib.loggers import RunFolder
@@ -42,6 +42,7 @@ from grpolib.sampling import Sampler
 from grpolib.sampling.engines import InProcessEngine
 from grpolib.sampling.environments import EnvSource
 from grpolib.sampling.rollout import device_of, generator, one_torch_thread
+from grpolib.schedules import check_learning_rates
 from grpolib.updates import Update
 
 logger = logging.getLogger(__name__)
@@ -134,6 +135,7 @@ class Trainer:
         self.optimizer = self.recipe.optimizer(self._parameters)
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise TypeError(f"optimizer made a {type(self.optimizer).__name__}: return a torch.optim.Optimizer")
+        check_learning_rates(self.optimizer)
         self.update = Update(
             self.policy,
             self.critic,
@@ -162,14 +164,19 @@ class Trainer:
         self.target_steps: int | None = None
         self.target_iterations: int | None = None
         self.is_mid_iteration = False
+        if not isinstance(callbacks, Sequence):
+            raise TypeError(f"callbacks is {callbacks!r}: give a list, for instance [EvaluateEvery()]")
         for callback in callbacks:
-            if not isinstance(callback, Callback):
+            if isinstance(callback, type) or not isinstance(callback, Callback):
                 raise TypeError(f"callbacks has {callback!r}: give instances of subclasses of Callback")
         self.writes = self.ranks is None or self.ranks.rank == 0
         self.callbacks = [c for c in (ProgressBar(), *callbacks) if self.writes or not getattr(c, "writes", False)]
         self.run_folder: Path | None = None
         if run_folder is not None:
-            self._write_to(Path(run_folder), RunFolder(run_folder, self._config()) if self.writes else None)
+            if not os.fspath(run_folder):
+                raise ValueError("run_folder is empty: name a folder, or leave it out to write nothing")
+            folder = Path(run_folder).expanduser()
+            self._write_to(folder, RunFolder(folder, self._config()) if self.writes else None)
 
     @classmethod
     def resume(
@@ -274,6 +281,7 @@ class Trainer:
         self._switch_to_evaluation_mode()
         for schedule in self.recipe.schedules:
             schedule(self)
+        check_learning_rates(self.optimizer)
         if not self.is_compiled and self._compiles_now():
             logger.info("iteration %d: the updates are compiled from here on, which takes a while once", self.iteration)
             self.update.compile(rows_to_compile(self.recipe) or 0)
@@ -334,7 +342,7 @@ class Trainer:
 
     def _learn(self, batch: GroupBatch[Any], own: GroupBatch[Any], rng: torch.Generator) -> Metrics:
         """Estimate advantages and go through the minibatches; `own` is this process's part of the batch."""
-        advantages = self.recipe.advantages(batch)
+        advantages = self._advantages(batch)
         value_targets = getattr(self.recipe.advantages, "returns", None)
         returns = None if value_targets is None else value_targets(batch)
         collected = MetricMeans()
@@ -354,6 +362,15 @@ class Trainer:
         if self.reference is not None:
             self.reference.update(self.policy, self.iteration)
         return joined(batch_metrics(batch, returns), collected.read())
+
+    def _advantages(self, batch: GroupBatch[Any]) -> Tensor:
+        """The estimator's, which reads a batch that metrics and losses read after it."""
+        read = (batch.rewards, batch.log_probs, batch.lengths)
+        versions = [tensor._version for tensor in read]
+        advantages = self.recipe.advantages(batch)
+        if [tensor._version for tensor in read] != versions:
+            raise ValueError(f"{self.recipe.advantages} changed the batch, which is read after it: give new tensors")
+        return advantages
 
     @torch.no_grad()
     def _take_in(self, batch: GroupBatch[Any]) -> None:
@@ -396,7 +413,7 @@ class Trainer:
     def _set_target(self, total_steps: int | None, iterations: int | None) -> None:
         if (total_steps is None) == (iterations is None):
             raise TypeError("give either total_steps= or iterations=")
-        check_whole(total_steps=total_steps, iterations=iterations)
+        check_whole_or_none(total_steps=total_steps, iterations=iterations)
         for name, value in (("total_steps", total_steps), ("iterations", iterations)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: it must be >= 1")

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -179,9 +179,12 @@ def _checked(output: Any, loss: PolicyLoss) -> LossOutput:
             f"{loss} gave a {type(output).__name__}: return LossOutput(loss, metrics), where loss is a scalar, "
             "(per step x weights).sum()"
         )
+    if not isinstance(output.metrics, Mapping):
+        raise TypeError(f"{loss} gave {output.metrics!r} as its metrics: give a dictionary, which may be empty")
     for name, value in (("loss", output.loss), *output.metrics.items()):
         if not isinstance(value, Tensor) or value.ndim != 0:
-            raise TypeError(f"{loss} gave {value!r} as {name!r}: give a tensor without dimensions")
+            given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise TypeError(f"{loss} gave {given} as {name!r}: give a tensor without dimensions")
     return output
 
 

@@ -1,5 +1,7 @@
 """Errors for inputs that would broadcast silently or give nonsense."""
 
+from numbers import Real
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -28,20 +30,33 @@ def check_lengths(lengths: Int[Tensor, " N"], **per_step: Tensor) -> None:
 
 
 def check_whole(**values: object) -> None:
-    """Raise unless every value is a whole number; None stands for one that was not given."""
+    """Raise unless every value is a whole number, which a truth value is not."""
     for name, value in values.items():
-        if value is not None and not hasattr(value, "__index__"):
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise TypeError(f"{name} is {value!r}: give a whole number.")
+
+
+def check_whole_or_none(**values: object) -> None:
+    """Raise unless every value is a whole number or None."""
+    check_whole(**{name: value for name, value in values.items() if value is not None})
+
+
+def check_number(name: str, value: object) -> None:
+    """Raise unless `value` is a real number, which a truth value is not."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} is {value!r}: give a number.")
 
 
 def check_fraction(name: str, value: float) -> None:
     """Raise unless 0 ≤ value ≤ 1."""
+    check_number(name, value)
     if not 0 <= value <= 1:
         raise ValueError(f"{name} is {value}: give a number in [0, 1].")
 
 
 def check_not_negative(name: str, value: float) -> None:
     """Raise unless value ≥ 0."""
+    check_number(name, value)
     if not value >= 0:
         raise ValueError(f"{name} is {value}: give a number of at least 0.")
 

@@ -13,7 +13,7 @@ from grpolib.policies.distributions import as_distribution, entropy, mode, sampl
 from grpolib.policies.protocols import ActingPolicy, Action, Evaluation, Policy
 from grpolib.policies.recurrent import Recurrent
 from grpolib.policies.spaces import check_action_space
-from grpolib.trees import Tree, num_rows
+from grpolib.trees import Tree, leaves, num_rows
 
 
 class ModulePolicy(nn.Module):
@@ -48,7 +48,13 @@ class ModulePolicy(nn.Module):
         deterministic: bool = False,
     ) -> Action:
         """Act in n environments; see `ActingPolicy.act`."""
-        return _act(self.distribution(observations), rng, deterministic)
+        try:
+            distribution = self.distribution(observations)
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:  # of a kind that somebody may wait for: out of memory
+                raise
+            raise RuntimeError(f"{error}, in {type(self.module).__name__} on {_shapes(observations)}") from error
+        return _act(distribution, rng, deterministic)
 
     def evaluate(self, inputs: StepInputs) -> Evaluation:
         """Log-probabilities [s] of the actions taken and entropies [s], with gradient."""
@@ -95,6 +101,10 @@ class RecurrentModulePolicy(nn.Module):
         """Log-probabilities [s] of the actions taken and entropies [s], with gradient through time."""
         output, _ = self.module(inputs.observations, inputs.lengths, inputs.states)
         return _evaluated(as_distribution(output, self.action_space), inputs.actions)
+
+
+def _shapes(observations: Tree) -> str:
+    return ", ".join(f"observations {tuple(leaf.shape)} of {leaf.dtype}" for leaf in leaves(observations))
 
 
 def _act(distribution: Distribution, rng: torch.Generator, deterministic: bool) -> Action:

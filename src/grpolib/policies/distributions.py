@@ -143,7 +143,12 @@ def entropy(distribution: Distribution, log_probs: Tensor) -> Tensor:
 
 def _logits(output: Any, space: gymnasium.Space[Any]) -> Tensor:
     number = num_outputs(space)
-    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] != number:
+    if (
+        not isinstance(output, Tensor)
+        or not output.is_floating_point()
+        or output.ndim != 2
+        or output.shape[1] != number
+    ):
         raise ValueError(
             f"the policy gave {_describe(output)} for {space}: expected logits of shape [n, {number}] or a "
             "torch.distributions.Distribution"

@@ -37,11 +37,17 @@ class _Part:
             raise ValueError(f"an observation of shape {array.shape}, its observation space says {self._shape}")
         if array.dtype.kind not in "biuf":
             raise ValueError(f"an observation of {array.dtype}: observations are numbers")
+        if self.rows.dtype == np.uint8 and array.dtype != np.uint8 and not (array == array.astype(np.uint8)).all():
+            raise ValueError(f"an observation of {array.dtype} that no bytes hold, its observation space says uint8")
         if array.dtype is self.rows.dtype:
             self.rows[member] = array
         else:
             with np.errstate(over="ignore"):  # what float32 cannot hold is found as infinite
                 self.rows[member] = array
+
+
+def _amount(outcome: Any) -> str:
+    return f"{len(outcome)} things" if isinstance(outcome, tuple | list) else repr(outcome)
 
 
 class Lanes:
@@ -76,16 +82,16 @@ class Lanes:
         rewards, ends, cuts = [], [], []
         for member, action in zip(members, actions, strict=True):
             outcome = self.environments[member].step(action)
-            if len(outcome) != 5:
+            if not isinstance(outcome, tuple | list) or len(outcome) != 5:
                 raise ValueError(
-                    f"{self.where(member)} gave {len(outcome)} things from step: a Gymnasium environment gives "
+                    f"{self.where(member)} gave {_amount(outcome)} from step: a Gymnasium environment gives "
                     "observation, reward, terminated, truncated and info"
                 )
             observation, reward, terminated, truncated, _ = outcome
             rewards.append(self._number(reward, member))
             self._keep(observation, member)
-            ends.append(bool(terminated))
-            cuts.append(bool(truncated))
+            ends.append(self._flag(terminated, "terminated", member))
+            cuts.append(self._flag(truncated, "truncated", member))
         with np.errstate(over="ignore", invalid="ignore"):
             stored = np.array(rewards).astype(np.float32)
             # Finite sums have finite terms; one that overflowed is looked into.
@@ -97,9 +103,18 @@ class Lanes:
 
     def _number(self, reward: Any, member: int) -> float:
         try:
-            return float(reward)
+            number = float(reward)
         except (TypeError, ValueError):
-            raise ValueError(f"{self.where(member)} gave reward {reward!r}: a reward is a number") from None
+            number = None
+        if number is None or isinstance(reward, str | bytes):
+            raise ValueError(f"{self.where(member)} gave reward {reward!r}: a reward is a number")
+        return number
+
+    def _flag(self, value: Any, name: str, member: int) -> bool:
+        # `is` before `==`, which an array answers with an array.
+        if value is True or value is False or (np.ndim(value) == 0 and value in (0, 1)):
+            return bool(value)
+        raise ValueError(f"{self.where(member)} gave {name}={value!r}: it is True or False")
 
     def observations(self, members: Sequence[int]) -> Tree:
         """The present observations of some environments, copied."""
