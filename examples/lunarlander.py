@@ -53,6 +53,7 @@ def draw_curves(run_folder: Path, title: str) -> Path:
             axis.plot(metrics["num_steps"] / 1e6, metrics[column])
         axis.set_title(name, fontsize=11)
         axis.set_xlabel("million environment steps")
+        axis.locator_params(axis="x", nbins=5)
         axis.grid(alpha=0.3)
     for axis in axes.flat[:2]:
         axis.axhline(200, color="0.4", linestyle="--", linewidth=1)

@@ -25,6 +25,10 @@ class Critic:
 
     module: nn.Module
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.module, nn.Module):
+            raise TypeError(f"module is {self.module!r}: a critic is a torch.nn.Module, for instance mlp(8, 64, 64, 1)")
+
     def __call__(self, inputs: StepInputs | EpisodeInputs) -> Float[Tensor, " s"]:
         """Values of s steps' observations, with gradient."""
         return self._values(inputs.observations)

@@ -110,6 +110,8 @@ class Trainer:
             )
         self.sampler = sampler
         self.seed = seed
+        if ranks is not None and not isinstance(ranks, Ranks):
+            raise TypeError(f"ranks is {ranks!r}: give Ranks.of_torchrun(), or leave it out")
         self.ranks = ranks if ranks is not None and ranks.size > 1 else None
         self.critic = self.recipe.critic
         if self.critic is None and self.recipe.needs_critic:

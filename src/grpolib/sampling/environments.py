@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from numpy.typing import NDArray
+from torch import nn
 
 from grpolib.policies.spaces import check_action_space, check_observation_space, observation_parts
 
@@ -166,6 +167,8 @@ def _factories(source: EnvSource, count: int) -> list[EnvFactory]:
             f"{source} is one environment, and each member of a group needs its own: give an id or a factory, "
             f"for instance lambda: gymnasium.make('CartPole-v1'){_why_no_vector(source)}"
         )
+    if isinstance(source, nn.Module):
+        raise TypeError(f"{type(source).__name__} is a module where an environment belongs: the policy comes first")
     if not callable(source):
         raise TypeError(
             f"an environment is given as an id or a factory, got {type(source).__module__}.{type(source).__name__}"
