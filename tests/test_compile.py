@@ -180,6 +180,17 @@ def test_compiled_training_is_eager_training_but_for_rounding(name, backend, tmp
     trained(cartpole(fresh, compile=False), 1)
 
 
+@pytest.mark.slow
+def test_a_compiled_run_goes_on_with_the_same_bits(tmp_path):
+    unbroken, stopped = trained(cartpole(), 4), trained(cartpole(), 2)
+    stopped.save(tmp_path / "saved")
+    settings = {"group_size": 4, "groups_per_step": 2}
+    goes_on = grpolib.GRPOTrainer.resume(tmp_path / "saved", mlp(4, 16, 2, seed=9), "CartPole-v1", **settings)
+    trained(goes_on, 2)
+    assert goes_on.is_compiled
+    assert_same_parameters(parameters_of(goes_on.policy), parameters_of(unbroken.policy))
+
+
 # One compilation a run.
 
 
