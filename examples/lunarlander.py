@@ -1,6 +1,6 @@
 """Land the lunar lander without a critic: train, evaluate both ways, draw the curves.
 
-    python examples/lunarlander.py                      # critic-free GRPO, a minute or two on two cores
+    python examples/lunarlander.py                      # critic-free GRPO, two to three minutes on two cores
     python examples/lunarlander.py --recipe grpo        # GRPO as published: it learns, but does not land
 
 Needs the extras box2d and plots. Everything is written to a new folder, `runs/...` unless `--out` names one.

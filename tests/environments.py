@@ -138,6 +138,9 @@ class ActionEater(gymnasium.Env):
     observation_space = box(1)
     action_space = box(1, low=-1.0, high=1.0)
 
+    def __init__(self, action_space=None):
+        self.action_space = action_space or self.action_space
+
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.time = 0

@@ -344,18 +344,18 @@ def test_a_column_of_log_probabilities_does_not_broadcast(loss):
 
 
 def test_ratio_metrics():
-    # Ratios 1.5 and 0.5 with A = 1: only the first is clipped. KL(old || new) with d = log new - log old:
-    # k1 = -log rho, k3 = rho - log rho - 1. Effective sample size (1.5 + 0.5)^2 / (2 (2.25 + 0.25)) = 0.8.
-    output, _ = at_ratio([1.5, 0.5], [1.0, 1.0])
+    # Ratios 1.5 and 0.75 with A = 1: only the first is clipped. KL(old || new) with d = log new - log old:
+    # k1 = -log rho, k3 = rho - log rho - 1. Effective sample size (1.5 + 0.75)^2 / (2 (2.25 + 0.5625)) = 0.9.
+    output, _ = at_ratio([1.5, 0.75], [1.0, 1.0])
     metrics = {name: value.item() for name, value in output.metrics.items()}
     assert metrics["clip_fraction"] == metrics["clip_fraction_high"] == 0.5
     assert metrics["clip_fraction_low"] == 0
-    assert metrics["ratio_min"] == pytest.approx(0.5)
-    assert metrics["ratio_mean"] == pytest.approx(1.0)
+    assert metrics["ratio_min"] == pytest.approx(0.75)
+    assert metrics["ratio_mean"] == pytest.approx(1.125)
     assert metrics["ratio_max"] == pytest.approx(1.5)
-    assert metrics["kl_old_k1"] == pytest.approx(-(math.log(1.5) + math.log(0.5)) / 2)
-    assert metrics["kl_old_k3"] == pytest.approx(sum(rho - math.log(rho) - 1 for rho in (1.5, 0.5)) / 2)
-    assert metrics["effective_sample_size"] == pytest.approx(0.8)
+    assert metrics["kl_old_k1"] == pytest.approx(-(math.log(1.5) + math.log(0.75)) / 2)
+    assert metrics["kl_old_k3"] == pytest.approx(sum(rho - math.log(rho) - 1 for rho in (1.5, 0.75)) / 2)
+    assert metrics["effective_sample_size"] == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize(("ratio", "advantage", "clipped"), [(1.5, 1, 1), (1.5, -1, 0), (0.5, 1, 0), (0.5, -1, 1)])

@@ -2,9 +2,11 @@ import ast
 import inspect
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import grpolib
 
@@ -117,3 +119,12 @@ def test_the_core_trains_without_any_extra_and_says_what_is_missing():
     assert trained == "True"
     assert "\\n" not in message
     assert 'pip install "grpolib[box2d]"' in message
+
+
+def test_the_core_needs_no_box2d_and_takes_every_numpy():
+    core = [Requirement(line) for line in metadata.requires("grpolib") if "extra ==" not in line]
+    assert not any(requirement.extras for requirement in core)
+    assert {requirement.name for requirement in core} & {"gym", "box2d", "Box2D"} == set()
+    (numpy,) = [requirement for requirement in core if requirement.name == "numpy"]
+    assert all(version in numpy.specifier for version in ("1.26.4", "2.0.0", "2.4.0"))
+    assert {"box2d", "plots", "text", "cli"} <= set(metadata.metadata("grpolib").get_all("Provides-Extra"))

@@ -20,7 +20,7 @@ from environments import (
     Sent,
     Unseeded,
 )
-from gymnasium.spaces import Box, Discrete, Text
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Text
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit
 from helpers import Constant, Gives, global_generators_untouched, parameters_of
@@ -321,6 +321,13 @@ def test_an_environment_may_overwrite_its_action():
     batch = sampled(ActionEater, policy=policy)
     assert float(batch.inputs.actions.abs().max()) < 10
     torch.testing.assert_close(policy.evaluate(batch.inputs).log_probs.detach(), batch.log_probs)
+
+
+def test_an_environment_may_overwrite_several_numbers():
+    space = MultiDiscrete([2, 3])
+    policy = as_policy(Constant(0.0, 0.0, 0.0, 0.0, 0.0), space)
+    batch = sampled(lambda: ActionEater(space), policy=policy)
+    assert int(batch.inputs.actions.max()) < 3
 
 
 def test_a_box_environment_gets_the_clipped_action_and_the_batch_keeps_the_sampled_one():
@@ -664,7 +671,6 @@ class Broken(Counting):
             "no flag": (observation, reward, terminated, None, info),
             "nan as flag": (observation, reward, math.nan, truncated, info),
             "flags": (observation, reward, np.zeros(2), truncated, info),
-            "flag of NumPy": (observation, reward, np.bool_(terminated), int(truncated), info),
         }.get(self.rule, (observation, reward, terminated, truncated, info))
 
 
@@ -691,8 +697,17 @@ def test_an_environment_that_breaks_gymnasium_s_rules_is_named(rule, message):
         sampled(lambda: Broken(rule))
 
 
-def test_flags_may_be_numpy_s_or_0_and_1():
-    assert sampled(lambda: Broken("flag of NumPy")).lengths.tolist() == sampled(lambda: Counting(3)).lengths.tolist()
+@pytest.mark.parametrize("kind", [bool, int, float, np.bool_, np.float32, np.array], ids=lambda kind: kind.__name__)
+def test_flags_may_be_numpy_s_or_0_and_1(kind):
+    class Flags(Counting):
+        def step(self, action):
+            observation, reward, terminated, truncated, info = super().step(action)
+            return observation, reward, kind(terminated), kind(truncated), info
+
+    for way in ({"terminates": True}, {"terminates": False, "truncates": True}):
+        batch = sampled(lambda way=way: Flags(3, **way))
+        assert batch.lengths.tolist() == [3, 3, 3]
+        assert batch.terminated.tolist() == [way["terminates"]] * 3
 
 
 def test_a_picture_that_bytes_cannot_hold_is_named():

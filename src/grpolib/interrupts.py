@@ -1,11 +1,14 @@
 """Ctrl-C and SIGTERM between iterations instead of in the middle of one."""
 
+import logging
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 USUAL: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,  # Ctrl-C
@@ -45,6 +48,8 @@ def deferred_interrupt() -> Iterator[Interrupt]:
     def handler(signal_number: int, frame: FrameType | None) -> Any:
         _set_usual(deferred)
         interrupt.signal_number = signal_number
+        name = signal.Signals(signal_number).name
+        logger.warning("%s: the iteration is finished and everything written first; once more stops at once", name)
 
     for number in deferred:
         signal.signal(number, handler)
