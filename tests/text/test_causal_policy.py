@@ -1,4 +1,6 @@
+import copy
 import dataclasses
+import math
 import warnings
 from functools import partial
 
@@ -312,6 +314,27 @@ def test_adapters_are_trained_and_the_rest_is_not():
     changed = {name for name, value in policy.state_dict().items() if not torch.equal(value, before[name])}
     assert changed
     assert all("lora_" in name for name in changed)
+
+
+def test_a_model_with_adapters_is_no_reference_where_more_than_they_are_trained():
+    model = with_lora(llama())
+    model.get_base_model().model.norm.weight.requires_grad_(True)
+    with pytest.raises(ValueError, match=r"norm\.weight is trained and no part of an adapter"):
+        ReferencePolicy().started_from(policy_of(model))
+    policy = policy_of(model)
+    frozen = copy.deepcopy(policy).requires_grad_(False)
+    inputs = TokenInputs.of([[1]], [[2]], [0])
+    reference = ReferencePolicy(policy=frozen).started_from(policy).policy
+    before = reference.evaluate(inputs).log_probs.detach()
+    with torch.no_grad():
+        model.get_base_model().model.norm.weight.mul_(2)
+    assert torch.equal(reference.evaluate(inputs).log_probs.detach(), before)
+
+
+def test_training_in_half_precision_is_said():
+    sampler = CompletionSampler(["abd"], score_by_first_letter, 4, max_new_tokens=6)
+    with pytest.warns(UserWarning, match=r"torch.bfloat16, which rounds .* dtype=torch.float32"):
+        GRPOTrainer(policy_of(llama().bfloat16()), sampler, recipe=recipes.text_grpo())
 
 
 def test_a_reference_without_parameters_cannot_be_refreshed():

@@ -142,7 +142,11 @@ class CausalLMPolicy(nn.Module):
         return [self._completion(draft) for draft in drafts]
 
     def as_reference(self) -> Policy:
-        """The policy as it is now, frozen: with LoRA the same model without its adapters, else a copy."""
+        """The policy as it is now, frozen: with LoRA the same model without its adapters, else a copy.
+
+        Raises:
+            ValueError: A parameter beside the adapters is trained, so that the model without them would not stay.
+        """
         if hasattr(self.model, "disable_adapter"):
             return WithoutAdapters(self)
         frozen = copy.deepcopy(self)
@@ -154,6 +158,7 @@ class CausalLMPolicy(nn.Module):
         if tokens[-1] in self.eos_token_ids:
             return True
         if not stop:
+            _check_adapters_alone(self.model)
             return False
         text = self.decode(list(tokens))
         return any(word in text for word in stop)
@@ -232,6 +237,20 @@ def _check_settings(model: Any, temperature: float, tokens: int, checkpointing: 
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}: give a torch.nn.Module from (token ids, mask) to logits")
     if not temperature > 0:
+def _check_adapters_alone(model: Any) -> None:
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    with model.disable_adapter():  # adapters that are off take no gradient
+        left = sorted(
+            name for name, parameter in model.named_parameters() if parameter.requires_grad and name in trained
+        )
+    if left:
+        raise ValueError(
+            f"{left[0]} is trained and no part of an adapter, so that the model without its adapters, the reference, "
+            "would move: freeze it (in LoRA bias='none'), or give "
+            "ReferencePolicy(policy=copy.deepcopy(policy).requires_grad_(False))"
+        )
+
+
         raise ValueError(
             f"temperature is {temperature}: it must be > 0, since at 0 every log-probability is 0 or -inf and nothing "
             "can be learnt; greedy completions are evaluate_completions' and generate(deterministic=True)'s"
