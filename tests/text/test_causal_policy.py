@@ -363,10 +363,15 @@ def test_the_reference_of_any_other_model_is_a_copy(build):
     [
         ({"temperature": 0.0}, ValueError, "temperature is 0.0"),
         ({"temperature": -1.0}, ValueError, "must be > 0"),
+        ({"temperature": math.inf}, ValueError, "temperature is inf"),
+        ({"eos_token_id": "</s>"}, TypeError, "eos_token_id is '</s>'"),
+        ({"eos_token_id": []}, ValueError, "at least one id"),
+        ({"eos_token_id": -1}, ValueError, "eos_token_id is -1"),
         ({"tokens_per_micro_batch": 0}, ValueError, "must be >= 1"),
         ({"gradient_checkpointing": True}, TypeError, "Recurrent has no layers"),
     ],
 )
+@pytest.mark.usefixtures("without_shape_hook")
 def test_settings_out_of_range_are_refused(settings, error, message):
     with pytest.raises(error, match=message):
         policy_of(Recurrent(), **settings)
@@ -376,6 +381,24 @@ def test_settings_out_of_range_are_refused(settings, error, message):
 def test_a_model_must_be_a_module():
     with pytest.raises(TypeError, match="model is a function"):
         CausalLMPolicy(lambda ids, mask: ids, Letters())
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"group_size": 0}, ValueError, "group_size=0"),
+        ({"max_new_tokens": 0}, ValueError, "max_new_tokens=0"),
+        ({"max_new_tokens": 2.5}, TypeError, "max_new_tokens is 2.5"),
+        ({"stop": ""}, ValueError, "empty string"),
+        ({"stop": ["a", ""]}, ValueError, "empty string"),
+        ({"stop": [5]}, TypeError, r"stop is \[5\]"),
+    ],
+)
+def test_completions_of_no_length_and_stops_of_no_text_are_refused(settings, error, message):
+    arguments = {"group_size": 1, "max_new_tokens": 3, **settings}
+    with pytest.raises(error, match=message):
+        policy_of(Recurrent()).generate(["ab"], rngs=[torch.Generator()], **arguments)
 
 
 def test_an_end_of_sequence_must_be_known():
