@@ -134,6 +134,7 @@ class Trainer:
         self._is_small = sum(parameter.numel() for parameter in self._parameters) < SMALL_POLICY
         if not self._parameters:
             raise ValueError(f"no parameter of the {type(policy).__name__} takes a gradient: there is nothing to train")
+        _say_half_precision(self._parameters)
         self.optimizer = self.recipe.optimizer(self._parameters)
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise TypeError(f"optimizer made a {type(self.optimizer).__name__}: return a torch.optim.Optimizer")
@@ -442,6 +443,17 @@ class Trainer:
         if self.target_steps is not None:
             return self.num_steps >= self.target_steps
         return self.target_iterations is not None and self.iteration >= self.target_iterations
+
+
+def _say_half_precision(parameters: Sequence[nn.Parameter]) -> None:
+    half = next((p.dtype for p in parameters if p.dtype in (torch.float16, torch.bfloat16)), None)
+    if half is not None:
+        warnings.warn(
+            f"parameters that are trained are {half}, which rounds most small steps away: train them in float32 "
+            "(from_pretrained(name, dtype=torch.float32)), and compute in half precision with "
+            "CausalLMPolicy(..., autocast=torch.bfloat16)",
+            stacklevel=4,
+        )
 
 
 def _adapted(policy: Policy | nn.Module, sampler: Sampler) -> Policy:

@@ -1,4 +1,6 @@
+import copy
 import dataclasses
+import math
 import warnings
 from functools import partial
 
@@ -314,6 +316,27 @@ def test_adapters_are_trained_and_the_rest_is_not():
     assert all("lora_" in name for name in changed)
 
 
+def test_a_model_with_adapters_is_no_reference_where_more_than_they_are_trained():
+    model = with_lora(llama())
+    model.get_base_model().model.norm.weight.requires_grad_(True)
+    with pytest.raises(ValueError, match=r"norm\.weight is trained and no part of an adapter"):
+        ReferencePolicy().started_from(policy_of(model))
+    policy = policy_of(model)
+    frozen = copy.deepcopy(policy).requires_grad_(False)
+    inputs = TokenInputs.of([[1]], [[2]], [0])
+    reference = ReferencePolicy(policy=frozen).started_from(policy).policy
+    before = reference.evaluate(inputs).log_probs.detach()
+    with torch.no_grad():
+        model.get_base_model().model.norm.weight.mul_(2)
+    assert torch.equal(reference.evaluate(inputs).log_probs.detach(), before)
+
+
+def test_training_in_half_precision_is_said():
+    sampler = CompletionSampler(["abd"], score_by_first_letter, 4, max_new_tokens=6)
+    with pytest.warns(UserWarning, match=r"torch.bfloat16, which rounds .* dtype=torch.float32"):
+        GRPOTrainer(policy_of(llama().bfloat16()), sampler, recipe=recipes.text_grpo())
+
+
 def test_a_reference_without_parameters_cannot_be_refreshed():
     with pytest.raises(ValueError, match="leave refresh_every out"):
         ReferencePolicy(refresh_every=2).started_from(policy_of(with_lora(llama())))
@@ -340,10 +363,15 @@ def test_the_reference_of_any_other_model_is_a_copy(build):
     [
         ({"temperature": 0.0}, ValueError, "temperature is 0.0"),
         ({"temperature": -1.0}, ValueError, "must be > 0"),
+        ({"temperature": math.inf}, ValueError, "temperature is inf"),
+        ({"eos_token_id": "</s>"}, TypeError, "eos_token_id is '</s>'"),
+        ({"eos_token_id": []}, ValueError, "at least one id"),
+        ({"eos_token_id": -1}, ValueError, "eos_token_id is -1"),
         ({"tokens_per_micro_batch": 0}, ValueError, "must be >= 1"),
         ({"gradient_checkpointing": True}, TypeError, "Recurrent has no layers"),
     ],
 )
+@pytest.mark.usefixtures("without_shape_hook")
 def test_settings_out_of_range_are_refused(settings, error, message):
     with pytest.raises(error, match=message):
         policy_of(Recurrent(), **settings)
@@ -353,6 +381,24 @@ def test_settings_out_of_range_are_refused(settings, error, message):
 def test_a_model_must_be_a_module():
     with pytest.raises(TypeError, match="model is a function"):
         CausalLMPolicy(lambda ids, mask: ids, Letters())
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"group_size": 0}, ValueError, "group_size=0"),
+        ({"max_new_tokens": 0}, ValueError, "max_new_tokens=0"),
+        ({"max_new_tokens": 2.5}, TypeError, "max_new_tokens is 2.5"),
+        ({"stop": ""}, ValueError, "empty string"),
+        ({"stop": ["a", ""]}, ValueError, "empty string"),
+        ({"stop": [5]}, TypeError, r"stop is \[5\]"),
+    ],
+)
+def test_completions_of_no_length_and_stops_of_no_text_are_refused(settings, error, message):
+    arguments = {"group_size": 1, "max_new_tokens": 3, **settings}
+    with pytest.raises(error, match=message):
+        policy_of(Recurrent()).generate(["ab"], rngs=[torch.Generator()], **arguments)
 
 
 def test_an_end_of_sequence_must_be_known():

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from language_models import Fixed, Letters, Recurrent, policy_of
 
@@ -48,3 +49,23 @@ def test_what_was_not_scored_stays_out_of_the_mean():
     report = evaluate_completions(policy, ["a", "b", "d"], reward, max_new_tokens=1).greedy
     assert report.mean == 2.0
     assert torch.isnan(report.rewards[0])
+
+
+def test_one_stop_string_is_the_same_as_a_list_of_it():
+    policy = policy_of(Recurrent())
+    texts = [
+        [
+            c.text
+            for c in evaluate_completions(policy, ["ab"] * 9, is_b, max_new_tokens=6, stop=stop).sampled.completions
+        ]
+        for stop in ("fg", ["fg"])
+    ]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_new_tokens", 0), ("samples", 0), ("prompts_at_a_time", -1), ("seed", -1)]
+)
+def test_numbers_out_of_range_are_refused_before_anything_is_written(name, value):
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        evaluate_completions(policy_of(Recurrent()), ["ab"], is_b, **{name: value})

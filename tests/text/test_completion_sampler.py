@@ -171,6 +171,8 @@ def test_a_step_beyond_the_completion_is_refused():
         ({"groups_at_a_time": 0}, "must be >= 1"),
         ({"truncated": "drop"}, "'keep', 'mask'"),
         ({"truncation_penalty": -1.0}, ">= 0"),
+        ({"truncation_penalty": math.inf}, "finite"),
+        ({"stop": ""}, "empty string"),
         ({"top_k": 5}, "training samples the whole distribution"),
         ({"top_p": 0.9}, "training samples the whole distribution"),
     ],
@@ -179,6 +181,22 @@ def test_a_step_beyond_the_completion_is_refused():
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         CompletionSampler(["a"], give(0.0), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"group_size": 2.5}, "group_size is 2.5: give a whole number"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5: give a whole number"),
+        ({"stop": [5]}, "a list of strings"),
+        ({"reward": [give(0.0)]}, "Weighted"),
+        ({"prompts": {"prompt": ["a"]}}, "prompts are a dict"),
+    ],
+)
+@pytest.mark.usefixtures("without_shape_hook")
+def test_settings_of_another_kind_are_refused(settings, message):
+    with pytest.raises(TypeError, match=message):
+        CompletionSampler(**{"prompts": ["a"], "reward": give(0.0), **settings})
 
 
 def test_no_group_is_refused():

@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 import torch
 from language_models import Letters, Recurrent, policy_of, seed
@@ -64,6 +65,13 @@ def test_what_is_no_prompt_is_named(row):
         Prompts([row])[0]
 
 
+@pytest.mark.parametrize("source", [{"prompt": ["ab"]}, {"ab", "d"}, (text for text in ["ab"])])
+@pytest.mark.usefixtures("without_shape_hook")
+def test_what_is_no_list_of_prompts_is_refused_at_once(source):
+    with pytest.raises(TypeError, match=f"prompts are a {type(source).__name__}: give a list"):
+        Prompts(source)
+
+
 # The order.
 
 
@@ -126,3 +134,29 @@ def test_a_conversation_without_a_template_is_refused():
 def test_an_empty_prompt_is_refused():
     with pytest.raises(ValueError, match="has no token"):
         prompt_ids(Letters(), "")
+
+
+@pytest.mark.parametrize("prompt", [None, 5, {"role": "user", "content": "ab"}])
+@pytest.mark.usefixtures("without_shape_hook")
+def test_a_prompt_of_no_known_kind_is_named(prompt):
+    with pytest.raises(TypeError, match=f"the prompt .* is a {type(prompt).__name__}"):
+        prompt_ids(Chatty(), prompt)
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_token_ids_may_be_those_of_numpy():
+    assert prompt_ids(None, [np.int64(3), np.int32(4)]) == [3, 4]
+
+
+@pytest.mark.parametrize("message", [{"content": "ab"}, {"role": "user"}, {"prompt": "ab"}])
+def test_a_message_without_role_or_content_is_refused(message):
+    with pytest.raises(ValueError, match="has no 'role' or no 'content'"):
+        prompt_ids(Chatty(), [*CHAT, message])
+
+
+def test_a_call_of_a_tool_needs_no_content():
+    class Roles(Chatty):
+        def apply_chat_template(self, messages, add_generation_prompt, tokenize):
+            return "".join(message["role"][0] for message in messages)
+
+    assert prompt_ids(Roles(), [*CHAT, {"role": "assistant", "tool_calls": []}]) == [20, 0]

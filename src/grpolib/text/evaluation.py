@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from grpolib.functional._checks import check_whole
 from grpolib.sampling.protocols import group_seed
 from grpolib.sampling.rollout import generator
 from grpolib.text.policy import CausalLMPolicy
@@ -48,7 +49,7 @@ def evaluate_completions(
     reward: Reward,
     *,
     max_new_tokens: int = 256,
-    stop: Sequence[str] = (),
+    stop: str | Sequence[str] = (),
     samples: int = 1,
     seed: int = 0,
     top_k: int | None = None,
@@ -68,7 +69,17 @@ def evaluate_completions(
         top_k: Sample among so many tokens only.
         top_p: Sample among the tokens that have this probability together.
         prompts_at_a_time: Prompts that are completed together, >= 1.
+
+    Raises:
+        TypeError: A count that is no whole number, or a stop that is no text.
+        ValueError: A number out of range, or an empty stop string.
     """
+    check_whole(max_new_tokens=max_new_tokens, samples=samples, prompts_at_a_time=prompts_at_a_time, seed=seed)
+    if max_new_tokens < 1 or samples < 1 or prompts_at_a_time < 1 or seed < 0:
+        raise ValueError(
+            f"max_new_tokens={max_new_tokens}, samples={samples} and prompts_at_a_time={prompts_at_a_time} must be "
+            f">= 1, seed={seed} >= 0"
+        )
     rows = list(Prompts(prompts))
     kinds: dict[bool, list[Completion]] = {True: [], False: []}
     for start in range(0, len(rows), prompts_at_a_time):

@@ -1,6 +1,7 @@
 """A causal language model as a policy."""
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -10,6 +11,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from grpolib.functional import episode_ids, offsets, timesteps
+from grpolib.functional._checks import check_whole
 from grpolib.policies import Evaluation, Policy
 from grpolib.text.budget import micro_batches
 from grpolib.text.generation import Choose, Draft, Restricted, greedy, sampled, write
@@ -18,7 +20,7 @@ from grpolib.text.inputs import TokenInputs
 from grpolib.text.models import LanguageModel, PlainModel
 from grpolib.text.protocols import Completion
 from grpolib.text.scoring import CHUNK_LOGITS, chunked_scores
-from grpolib.text.tokens import Prompt, completion_text, eos_ids, prompt_ids
+from grpolib.text.tokens import Prompt, completion_text, eos_ids, prompt_ids, stop_strings
 
 
 class CausalLMPolicy(nn.Module):
@@ -33,7 +35,7 @@ class CausalLMPolicy(nn.Module):
             (token ids [n, T], mask [n, T]) to logits [n, T, V], which writes faster as a `Writer`. Trained in place.
         tokenizer: Hugging Face's, or anything that has `encode`, `decode` and `eos_token_id`; None where prompts are
             token ids.
-        temperature: Divides the logits, > 0.
+        temperature: Divides the logits, > 0 and finite.
         eos_token_id: Tokens that end a completion; None takes the tokenizer's and the model's own.
         tokens_per_micro_batch: Tokens, padding included, that are scored at a time. Loss and gradient do not depend
             on it; what is kept for the gradient does.
@@ -107,7 +109,7 @@ class CausalLMPolicy(nn.Module):
         rngs: Sequence[torch.Generator],
         *,
         max_new_tokens: int,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         deterministic: bool = False,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -126,7 +128,15 @@ class CausalLMPolicy(nn.Module):
 
         Returns:
             Completions; `log_probs` are those of the whole distribution, also where it was restricted.
+
+        Raises:
+            TypeError: A count that is no whole number, or a stop that is no text.
+            ValueError: A count < 1, or an empty stop string.
         """
+        check_whole(group_size=group_size, max_new_tokens=max_new_tokens)
+        if group_size < 1 or max_new_tokens < 1:
+            raise ValueError(f"group_size={group_size} and max_new_tokens={max_new_tokens} must be >= 1")
+        words = stop_strings(stop)
         index = torch.arange(len(prompts)).repeat_interleave(group_size)
         ids = [self.encode(prompt) for prompt in prompts]
         starts = TokenInputs.of(ids, [[0]] * len(index), index.tolist()).to(self.device)
@@ -137,13 +147,18 @@ class CausalLMPolicy(nn.Module):
                 torch.cat(draws),
                 choose=_choice(deterministic, top_k, top_p),
                 temperature=self.temperature,
-                ends=lambda tokens: self._ends(tokens, stop),
+                ends=lambda tokens: self._ends(tokens, words),
             )
         return [self._completion(draft) for draft in drafts]
 
     def as_reference(self) -> Policy:
-        """The policy as it is now, frozen: with LoRA the same model without its adapters, else a copy."""
+        """The policy as it is now, frozen: with LoRA the same model without its adapters, else a copy.
+
+        Raises:
+            ValueError: A parameter beside the adapters is trained, so that the model without them would not stay.
+        """
         if hasattr(self.model, "disable_adapter"):
+            _check_adapters_alone(self.model)
             return WithoutAdapters(self)
         frozen = copy.deepcopy(self)
         for parameter in frozen.parameters():
@@ -222,6 +237,20 @@ def without_dropout(module: nn.Module) -> Iterator[None]:
             part.training = True
 
 
+def _check_adapters_alone(model: Any) -> None:
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    with model.disable_adapter():  # adapters that are off take no gradient
+        left = sorted(
+            name for name, parameter in model.named_parameters() if parameter.requires_grad and name in trained
+        )
+    if left:
+        raise ValueError(
+            f"{left[0]} is trained and no part of an adapter, so that the model without its adapters, the reference, "
+            "would move: freeze it (in LoRA bias='none'), or give "
+            "ReferencePolicy(policy=copy.deepcopy(policy).requires_grad_(False))"
+        )
+
+
 def _choice(deterministic: bool, top_k: int | None, top_p: float | None) -> Choose:
     if deterministic:
         return greedy
@@ -231,10 +260,12 @@ def _choice(deterministic: bool, top_k: int | None, top_p: float | None) -> Choo
 def _check_settings(model: Any, temperature: float, tokens: int, checkpointing: bool) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}: give a torch.nn.Module from (token ids, mask) to logits")
-    if not temperature > 0:
+    check_whole(tokens_per_micro_batch=tokens)
+    if not 0 < temperature < math.inf:
         raise ValueError(
-            f"temperature is {temperature}: it must be > 0, since at 0 every log-probability is 0 or -inf and nothing "
-            "can be learnt; greedy completions are evaluate_completions' and generate(deterministic=True)'s"
+            f"temperature is {temperature}: it must be > 0 and finite, since at 0 every log-probability is "
+            "0 or -inf and nothing can be learnt; greedy completions are evaluate_completions' and "
+            "generate(deterministic=True)'s"
         )
     if tokens < 1:
         raise ValueError(f"tokens_per_micro_batch is {tokens}: it must be >= 1")

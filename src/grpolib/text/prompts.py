@@ -49,10 +49,16 @@ class Prompts:
 
     Raises:
         ValueError: No prompt.
+        TypeError: No list: columns by name, or what has no order.
         FileNotFoundError: No such file.
     """
 
     def __init__(self, source: PromptSource) -> None:
+        if isinstance(source, Mapping) or not isinstance(source, str | os.PathLike | Rows):
+            raise TypeError(
+                f"prompts are a {type(source).__name__}: give a list of prompts or of rows with a column {COLUMN!r}, a "
+                "datasets.Dataset, or the path of a JSON Lines file"
+            )
         self._rows: Rows = list(_lines(Path(source))) if isinstance(source, str | os.PathLike) else source
         if len(self._rows) == 0:
             raise ValueError(f"there is no prompt in {source!r}: give at least one")

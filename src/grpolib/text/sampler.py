@@ -1,5 +1,6 @@
 """Groups of completions of one prompt each."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -9,12 +10,14 @@ from torch import Tensor
 
 from grpolib.batch import GroupBatch
 from grpolib.functional import offsets
+from grpolib.functional._checks import check_whole
 from grpolib.sampling.protocols import group_seed
 from grpolib.sampling.rollout import generator
 from grpolib.text.inputs import TokenInputs
 from grpolib.text.prompts import PromptRow, Prompts, PromptSource, prompt_numbers
 from grpolib.text.protocols import Completion, GeneratingPolicy
 from grpolib.text.rewards import Reward, Score, Scores, StepRewards, score_parts
+from grpolib.text.tokens import stop_strings
 
 Truncated: TypeAlias = Literal["keep", "mask"]
 
@@ -45,6 +48,8 @@ class CompletionSampler:
         top_p: Refused; see Raises.
 
     Raises:
+        TypeError: A count that is no whole number, a reward that cannot be called, a stop that is no text, or prompts
+            that are no list.
         ValueError: A group of one, a number out of range, or top_k or top_p: the log-probabilities of a restricted
             distribution are not those that the policy is trained with.
     """
@@ -56,21 +61,24 @@ class CompletionSampler:
         group_size: int = 16,
         *,
         max_new_tokens: int = 256,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         truncated: Truncated = "keep",
         truncation_penalty: float = 0.0,
         groups_at_a_time: int | None = None,
         top_k: None = None,
         top_p: None = None,
     ) -> None:
+        check_whole(group_size=group_size, max_new_tokens=max_new_tokens, groups_at_a_time=groups_at_a_time)
+        if not callable(reward):
+            raise TypeError(f"reward is {reward!r}: give a function, or Weighted({{name: function, ...}}) for several")
         if group_size < 2:
             raise ValueError(f"group_size is {group_size}: a group needs >= 2 completions to compare")
         if max_new_tokens < 1 or (groups_at_a_time is not None and groups_at_a_time < 1):
             raise ValueError(f"max_new_tokens={max_new_tokens} and groups_at_a_time={groups_at_a_time} must be >= 1")
-        if truncated not in get_args(Truncated) or not truncation_penalty >= 0:
+        if truncated not in get_args(Truncated) or not 0 <= truncation_penalty < math.inf:
             raise ValueError(
                 f"truncated={truncated!r} must be one of {get_args(Truncated)} and "
-                f"truncation_penalty={truncation_penalty} >= 0"
+                f"truncation_penalty={truncation_penalty} >= 0 and finite"
             )
         if top_k is not None or top_p is not None:
             raise ValueError(
@@ -81,7 +89,7 @@ class CompletionSampler:
         self.reward = reward
         self.group_size = group_size
         self.max_length = max_new_tokens
-        self.stop = [stop] if isinstance(stop, str) else list(stop)
+        self.stop = stop_strings(stop)
         self._truncated = truncated
         self._truncation_penalty = truncation_penalty
         self._groups_at_a_time = groups_at_a_time

@@ -166,3 +166,15 @@ def test_tokens_differ():
 
 def test_what_stands_around_the_token_is_no_success():
     assert value(CODE, run=lambda program, stdin: f"{RUN(program, stdin)}\n") == 0.0
+
+
+@pytest.mark.parametrize("tests", ["", "  \n", "# later"])
+def test_tests_that_test_nothing_are_refused(tests):
+    with pytest.raises(ValueError, match="row 0 has no tests, so any code would pass"):
+        PythonTests()(["?"], [CODE], tests=[tests])
+
+
+@pytest.mark.parametrize("tests", [[], ["assert True"]])
+def test_tests_that_are_no_text_are_refused(tests):
+    with pytest.raises(TypeError, match="the tests of row 0 are a list: join them"):
+        PythonTests()(["?"], [CODE], tests=[tests])

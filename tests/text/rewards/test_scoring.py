@@ -41,6 +41,17 @@ def test_rows_of_another_number_are_named(prompts, columns, name):
         score(gives([0.0, 0.0]), prompts, ["a", "b"], columns)
 
 
+def test_what_a_reward_does_to_its_lists_reaches_nobody():
+    def careless(prompts, completions, answer):
+        for items in (prompts, completions, answer):
+            items.clear()
+        return [0.0, 1.0]
+
+    prompts, completions, answer = ["?", "?"], ["a", "b"], ["c", "d"]
+    assert score(careless, prompts, completions, {"answer": answer}) == [0.0, 1.0]
+    assert (prompts, completions, answer) == (["?", "?"], ["a", "b"], ["c", "d"])
+
+
 # What it gives.
 
 
@@ -72,13 +83,15 @@ def test_another_count_names_the_function(count):
         scored([0.0] * count)
 
 
-@pytest.mark.parametrize("values", [1.0, None, "ab", b"ab", {0: 1.0, 1: 2.0}, iter([1.0, 2.0])])
+@pytest.mark.parametrize(
+    "values", [1.0, None, "ab", b"ab", {0: 1.0, 1: 2.0}, iter([1.0, 2.0]), {1.0, 2.0}, torch.tensor(1.0)]
+)
 def test_what_is_no_list_names_the_function_and_what_it_gave(values):
     with pytest.raises(TypeError, match=rf"answers gave .*\({type(values).__name__}\): expected a list of 2 numbers"):
         scored(values)
 
 
-@pytest.mark.parametrize("value", ["1.0", [1.0], 1j, object(), "x" * 1000])
+@pytest.mark.parametrize("value", ["1.0", [1.0], 1j, object(), "x" * 1000, torch.ones(2), np.ones(2)])
 def test_what_is_no_number_names_the_row(value):
     with pytest.raises(TypeError, match=rf"answers gave .{{1,80}} \({type(value).__name__}\) for completion 1"):
         scored([0.0, value])

@@ -31,7 +31,8 @@ class PythonTests:
         threads: Programs at a time; None for as many as there are cores.
 
     Raises:
-        ValueError: Tests that are no Python.
+        TypeError: Tests that are no text.
+        ValueError: Tests that are no Python, or none at all.
 
     >>> PythonTests()(["Double."], ["```python\ndouble = lambda x: 2 * x\n```"], tests=["assert double(2) == 4"])
     [1.0]
@@ -54,8 +55,14 @@ class PythonTests:
         return float(self.run(harness, json.dumps(task)) == task["token"])
 
 
-def _check_source(row: int, source: str | None) -> None:
+def _check_source(row: int, source: object) -> None:
+    if source is None:
+        return
+    if not isinstance(source, str):
+        raise TypeError(f"the tests of row {row} are a {type(source).__name__}: join them into one text, a line each")
     try:
-        ast.parse(source or "")
+        statements = ast.parse(source).body
     except SyntaxError as error:
         raise ValueError(f"the tests of row {row} are no Python: {error}") from error
+    if not statements:
+        raise ValueError(f"row {row} has no tests, so any code would pass: give some, or None")

@@ -33,7 +33,9 @@ def score(
         ValueError: It gave another count, or a value that is not finite; or prompts and columns differ in length.
     """
     _check_rows(prompts, completions, columns)
-    values = reward(prompts=prompts, completions=completions, **columns)
+    # Lists of its own: what a reward does to them reaches neither the next reward nor the batch.
+    own = {name: list(items) for name, items in columns.items()}
+    values = reward(prompts=list(prompts), completions=list(completions), **own)
     return checked(reward_name(reward), _awaited(values) if inspect.isawaitable(values) else values, len(completions))
 
 
@@ -63,7 +65,8 @@ def _loop_runs() -> bool:
 
 def checked(name: str, values: Any, count: int) -> list[Score]:
     """`count` scores, or an error that says what `name` gave instead."""
-    if isinstance(values, (str, bytes, Mapping)) or not hasattr(values, "__len__"):
+    ordered = hasattr(values, "__len__") and hasattr(values, "__getitem__") and getattr(values, "ndim", 1) > 0
+    if isinstance(values, (str, bytes, Mapping)) or not ordered:
         raise TypeError(f"{name} gave {_shown(values)}: expected a list of {count} numbers, or None in a row's place")
     if len(values) != count:
         raise ValueError(f"{name} gave {len(values)} values for {count} completions: one for each, None for none")
@@ -73,7 +76,8 @@ def checked(name: str, values: Any, count: int) -> list[Score]:
 def _score(name: str, row: int, value: Any) -> Score:
     if value is None or isinstance(value, StepRewards):
         return value
-    number = value.item() if hasattr(value, "item") else value  # a scalar of NumPy or torch
+    is_scalar = hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1  # of NumPy or torch
+    number = value.item() if is_scalar else value
     if not isinstance(number, Real):
         raise TypeError(f"{name} gave {_shown(value)} for completion {row}: expected a number, StepRewards or None")
     try:
