@@ -10,7 +10,7 @@ from torch import Tensor
 
 from grpolib.batch import GroupBatch
 from grpolib.functional import offsets
-from grpolib.functional._checks import check_whole
+from grpolib.functional._checks import check_whole, check_whole_or_none
 from grpolib.sampling.protocols import group_seed
 from grpolib.sampling.rollout import generator
 from grpolib.text.inputs import TokenInputs
@@ -68,7 +68,8 @@ class CompletionSampler:
         top_k: None = None,
         top_p: None = None,
     ) -> None:
-        check_whole(group_size=group_size, max_new_tokens=max_new_tokens, groups_at_a_time=groups_at_a_time)
+        check_whole(group_size=group_size, max_new_tokens=max_new_tokens)
+        check_whole_or_none(groups_at_a_time=groups_at_a_time)
         if not callable(reward):
             raise TypeError(f"reward is {reward!r}: give a function, or Weighted({{name: function, ...}}) for several")
         if group_size < 2:
