@@ -1,6 +1,6 @@
 """An image, a masked and a recurrent policy each learn a small task; printed as a table.
 
-    python examples/benchmarks/spaces.py                  # all of them, some minutes on one core
+    python examples/benchmarks/spaces.py                  # all of them, a quarter of an hour on one core
     python examples/benchmarks/spaces.py recall --seeds 5
 
 - catch: a ball falls over an image of 10 x 10 bytes, a paddle below goes left or right; +1 where it catches the ball.
