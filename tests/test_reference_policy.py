@@ -261,7 +261,7 @@ def test_a_kl_term_without_a_reference_is_refused_at_once(term):
 
 
 def test_a_reference_that_nothing_reads_is_refused_at_once():
-    message = r"reference was given but no KL term.*K3\(coefficient\).*penalty=K1.*leave the reference out"
+    message = r"reference was given but no KL term.*K3\(coefficient\).*penalty=K1.*set reference=None"
     with pytest.raises(ValueError, match=message):
         trainer_of(mlp(3, 3), recipe=recipes.critic_free(), reference=ReferencePolicy(refresh_every=10))
     with pytest.raises(ValueError, match=message):
