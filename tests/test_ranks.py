@@ -145,7 +145,7 @@ def test_statistics_of_each_rank_alone_are_refused(where):
     else:
         values = Normalized(values, space)
     pieces = {"advantages": GAE(), "critic": Critic(values), "groups_per_step": 2}
-    with pytest.raises(ValueError, match="each rank would normalise by its own observations"):
+    with pytest.raises(ValueError, match="each rank would normalise by what it saw itself"):
         Trainer(policy, GroupSampler(short, 2), ranks=of_two(), **pieces)
 
 
