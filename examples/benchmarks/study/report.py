@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from study import figures, tables
+from study import environments, figures, tables
 from study.results import Results
 from study.rows import BY_NAME, CRITIC_FREE, FAMILIES, OTHER, OUTCOME, PROCESS, ROWS, SEARCH_ROWS
 
@@ -89,6 +89,11 @@ Chosen on trainer seeds 5 to 9.
 
 <!-- table:search -->
 <!-- /table -->
+
+## Other environments
+
+<!-- table:environments -->
+<!-- /table -->
 """
 
 
@@ -128,6 +133,7 @@ def make_tables(results: Results) -> dict[str, str]:
         "progress": tables.progress(stages, [*HEADLINE, *SEARCH_ROWS]),
         "diagnostics": tables.diagnostics(runs, IN_FAMILIES),
         "search": tables.searched(runs),
+        "environments": environments.table(environments.finished(results.folder)),
     }
 
 

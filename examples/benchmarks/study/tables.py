@@ -52,7 +52,7 @@ def returns(runs: Lines, rows: Iterable[Row], seeds: Collection[int] = REPORT_SE
     if not any(row.name in published.ARGMAX for row, _ in present):
         columns = {title: cell for title, cell in columns.items() if "published" not in title}
     lines = [[cell(row, own) for cell in columns.values()] for row, own in present]
-    return _table(list(columns), lines, right=range(2, len(columns)))
+    return markdown(list(columns), lines, right=range(2, len(columns)))
 
 
 def searched(runs: Lines) -> str:
@@ -81,7 +81,7 @@ def outcomes(runs: Lines, rows: Iterable[Row]) -> str:
             ]
             lines.append([f"`{row.name}`", *cells])
     header = ["row, argmax / sampled", *(title for title, _, _ in columns)]
-    return _table(header, lines, right=range(1, len(header)))
+    return markdown(header, lines, right=range(1, len(header)))
 
 
 def diagnostics(runs: Lines, rows: Iterable[Row]) -> str:
@@ -106,7 +106,7 @@ def diagnostics(runs: Lines, rows: Iterable[Row]) -> str:
         if own:
             lines.append([f"`{row.name}`", *(cell(own) for _, cell in columns)])
     header = ["row", *(title for title, _ in columns)]
-    return _table(header, lines, right=range(1, len(header)))
+    return markdown(header, lines, right=range(1, len(header)))
 
 
 def progress(stages: Lines, rows: Iterable[Row]) -> str:
@@ -123,7 +123,7 @@ def progress(stages: Lines, rows: Iterable[Row]) -> str:
     there = zip(published.GRPO_PROGRESS_RETURN, published.GRPO_PROGRESS_LANDED, strict=True)
     lines.append(["published GRPO, median seed", *(f"{whole(value)} / {percent(landed)}" for value, landed in there)])
     header = ["return / landed, argmax", *(f"{share * 100:g} %" for share in SHARES)]
-    return _table(header, lines, right=range(1, len(header)))
+    return markdown(header, lines, right=range(1, len(header)))
 
 
 def seeds(runs: Lines, rows: Iterable[Row]) -> str:
@@ -132,12 +132,12 @@ def seeds(runs: Lines, rows: Iterable[Row]) -> str:
     for row in rows:
         by_seed = {line["seed"]: line for line in of_row(runs, row.name, REPORT_SEEDS)}
         if by_seed:
-            lines.append([f"`{row.name}`", *(_both(by_seed.get(seed)) for seed in REPORT_SEEDS)])
+            lines.append([f"`{row.name}`", *(both_ways(by_seed.get(seed)) for seed in REPORT_SEEDS)])
     if not lines:
         return NONE
     lines.append(["published GRPO, argmax", *(plain(value) for value in published.GRPO_ARGMAX)])
     header = ["argmax / sampled", *(f"seed {seed}" for seed in REPORT_SEEDS)]
-    return _table(header, lines, right=range(1, len(header)))
+    return markdown(header, lines, right=range(1, len(header)))
 
 
 def beside_published(runs: Lines) -> str:
@@ -174,10 +174,11 @@ def beside_published(runs: Lines) -> str:
         own = of_row(runs, row, REPORT_SEEDS)
         here = spread(own, column)
         lines.append([f"`{row}`", title, there, NO_NUMBER if here is None else show(here), str(len(own))])
-    return _table(["row", "figure", "published, 5 seeds", "here", "seeds here"], lines, right=[2, 3, 4])
+    return markdown(["row", "figure", "published, 5 seeds", "here", "seeds here"], lines, right=[2, 3, 4])
 
 
-def _both(line: Mapping[str, float] | None) -> str:
+def both_ways(line: Mapping[str, float] | None) -> str:
+    """Argmax and sampled return of a run."""
     if line is None:
         return NO_NUMBER
     return f"{line['argmax_mean']:.1f} / {line['sampled_mean']:.1f}"
@@ -215,7 +216,8 @@ def _max(lines: Lines, name: str, show: Show) -> str:
     return NO_NUMBER if found is None else show(max(found.values))
 
 
-def _table(header: Sequence[str], lines: Sequence[Sequence[str]], right: Collection[int]) -> str:
+def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], right: Collection[int]) -> str:
+    """A table whose columns `right` are aligned to the right; a sentence where there are no lines."""
     if not lines:
         return NONE
     rule = ["---:" if column in right else "---" for column in range(len(header))]
