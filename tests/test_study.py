@@ -371,6 +371,14 @@ def test_a_run_goes_into_the_results_and_is_not_repeated(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.csv")} == before
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("tiny")
+def test_evaluations_keep_their_distance(tmp_path):
+    assert one_run(tmp_path, "a2c")
+    points = [point["num_steps"] for point in Results(tmp_path / "results").curves()]
+    assert points == [0, 1000, 2000], "iterations of 40 steps, an evaluation every 1,000"
+
+
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.filterwarnings("ignore:total_steps is 1, and the first iteration")
 def test_a_run_that_fails_leaves_no_line(tmp_path, monkeypatch):

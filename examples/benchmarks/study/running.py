@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import grpolib
-from grpolib import Callback, EvaluateEvery, EvaluationReport, Trainer, evaluate, load_policy, save_policy
+from grpolib import Callback, EvaluateEvery, EvaluationReport, Trainer, load_policy, save_policy
 from grpolib.callbacks import evaluation_line
 from grpolib.evaluation import REPORTED_SEEDS
 from study.locks import locked
@@ -31,16 +31,6 @@ PROGRESS_SEEDS, PROGRESS_EPISODES = 1_500_000_000, 20
 """The starts from which every snapshot is flown; used for nothing else."""
 LAST = 10
 """Iterations that count as the end of training."""
-
-
-class EvaluateInFull(EvaluateEvery):
-    """Evaluates in the full environment, also where training cuts its episodes short."""
-
-    def _evaluate(self, trainer: Trainer) -> None:
-        self._done = trainer.num_steps // self.steps
-        report = evaluate(trainer.policy, ENV, episodes=self.episodes, first_seed=self.first_seed)
-        for callback in trainer.callbacks:
-            callback.on_evaluation(trainer, report)
 
 
 class PrintEvaluations(Callback):
@@ -111,7 +101,7 @@ def _measured(
         workers=0,
         compile="auto",
         callbacks=[
-            EvaluateInFull(EVALUATE_EVERY, CHOOSING_EPISODES),
+            EvaluateEvery(EVALUATE_EVERY, CHOOSING_EPISODES, env=ENV),
             PrintEvaluations(),
             Snapshots(folder / "snapshots", total_steps),
         ],
