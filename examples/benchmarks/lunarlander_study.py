@@ -5,11 +5,12 @@
     python examples/benchmarks/lunarlander_study.py run --planned --jobs 2  # run them, the most informative first
     python examples/benchmarks/lunarlander_study.py run --rows grpo ppo 'critic-free*' --seeds 0 1 2
     python examples/benchmarks/lunarlander_study.py report                  # tables and figures from the CSV files
+    python examples/benchmarks/lunarlander_study.py video ROW SEED          # films of a run that is in --work
 
 Each run is a process of its own on one core and takes a few minutes. A finished one is a line of docs/results/runs.csv
 and is never run again; an interrupted one leaves no line. Policies, snapshots and logs go to `--work`.
 
-Needs the extras box2d and plots, and scipy. Runs on Linux and macOS.
+Needs the extras box2d and plots, and scipy; for videos the extra video. Runs on Linux and macOS.
 """
 
 import argparse
@@ -93,6 +94,16 @@ def report(args: argparse.Namespace) -> int:
     return 0
 
 
+def video(args: argparse.Namespace) -> int:
+    """Films of a finished run: the final policy, and one start through the snapshots."""
+    from study.video import films
+
+    run_folder = args.work / f"{args.row}-{args.seed}"
+    for path in films(run_folder, args.out or run_folder):
+        print(path)
+    return 0
+
+
 def _chosen(args: argparse.Namespace) -> Iterable[Pair]:
     if args.planned:
         return [pair for pair in rows.planned() if args.seeds is None or pair[1] in args.seeds]
@@ -120,9 +131,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--results", type=Path, default=RESULTS, help="folder of the CSV files, default: docs/results")
-    trained = argparse.ArgumentParser(add_help=False)
+    kept = argparse.ArgumentParser(add_help=False)
+    kept.add_argument("--work", type=Path, default=WORK, help="folder of the runs, default: %(default)s")
+    trained = argparse.ArgumentParser(add_help=False, parents=[kept])
     trained.add_argument("--total-steps", type=int, default=TOTAL_STEPS, help="default: %(default)s")
-    trained.add_argument("--work", type=Path, default=WORK, help="folder of the runs, default: %(default)s")
+    single = argparse.ArgumentParser(add_help=False)
+    single.add_argument("row", choices=list(rows.BY_NAME), metavar="ROW")
+    single.add_argument("seed", type=int, metavar="SEED")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, function in (("list", list_rows), ("plan", plan), ("report", report)):
         commands.add_parser(name, parents=[shared], help=function.__doc__).set_defaults(function=function)
@@ -136,10 +151,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--jobs", type=int, default=2, help="processes at a time, default: %(default)s")
     command.add_argument("--report", action="store_true", help="allow rows of the search on the reported seeds 0 to 4")
 
-    command = commands.add_parser("one", parents=[shared, trained], help=run_one.__doc__)
+    command = commands.add_parser("one", parents=[shared, trained, single], help=run_one.__doc__)
     command.set_defaults(function=run_one)
-    command.add_argument("row", choices=list(rows.BY_NAME), metavar="ROW")
-    command.add_argument("seed", type=int, metavar="SEED")
+
+    command = commands.add_parser("video", parents=[kept, single], help=video.__doc__)
+    command.set_defaults(function=video)
+    command.add_argument("--out", type=Path, help="folder of the films, default: the run's")
     return parser
 
 
