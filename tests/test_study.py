@@ -22,7 +22,9 @@ BENCHMARKS = Path(__file__).parent.parent / "examples" / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import lunarlander_study as cli  # noqa: E402
+from study import environments as environments_rows  # noqa: E402
 from study import jobs, outcomes, report, running, spread, tables  # noqa: E402
+from study.lines import add_once  # noqa: E402
 from study.locks import locked  # noqa: E402
 from study.results import CURVE_COLUMNS, PROGRESS_COLUMNS, RUN_COLUMNS, Results  # noqa: E402
 from study.rows import BY_NAME, CHOOSING_SEEDS, ENV, REPORT_SEEDS, ROWS, SEARCH_ROWS, check_seeds, named, planned  # noqa: E402
@@ -546,6 +548,8 @@ def test_the_report_is_made_from_the_files_alone(tmp_path):
         results, named(["grpo", "grpo-no*", "process", "critic-free", "critic-free-4x4", "to-go-*", "ppo", "a2c"])
     )
     synthetic(results, named(["search-4x8-cut*"]))
+    other = {**dict.fromkeys(environments_rows.COLUMNS, 1.0), "row": "Acrobot-v1-ppo", "seed": 0}
+    add_once(results.folder / environments_rows.FILE, environments_rows.COLUMNS, other)
     (tmp_path / "docs" / "results.md").write_text(
         "# Ours\n\n<!-- table:headline -->\nold\n<!-- /table -->\n\nText.\n\n<!-- table:search -->\n<!-- /table -->\n"
     )

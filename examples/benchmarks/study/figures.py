@@ -52,8 +52,7 @@ def learning_curves(curves: Lines, rows: Iterable[Row], path: Path) -> None:
                 continue
             steps, values = _on_one_grid(seeds, column)
             label = f"{row.name} ({_seeds(len(seeds))})"
-            line = "--" if row.name in DASHED else "-"
-            axis.plot(steps / 1e6, np.median(values, axis=0), line, color=_colour(row), linewidth=2, label=label)
+            axis.plot(steps / 1e6, np.median(values, axis=0), _line(row), color=_colour(row), linewidth=2, label=label)
             low, high = np.quantile(values, [0.25, 0.75], axis=0)
             axis.fill_between(steps / 1e6, low, high, color=_colour(row), alpha=0.18, linewidth=0)
         axis.set_title(title)
@@ -63,9 +62,7 @@ def learning_curves(curves: Lines, rows: Iterable[Row], path: Path) -> None:
         _mark_solved(axis)
         _tidy(axis)
     axes[0].set_ylabel("mean return, 10 held-out starts")
-    handles, labels = axes[0].get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(handles), frameon=False)
+    _legend_below(figure, axes[0])
     figure.suptitle(
         f"LunarLander-v3, learning curves: median (line) and middle half (band) of the seeds; below {LOWEST} not shown"
     )
@@ -111,7 +108,7 @@ def argmax_and_sampled(runs: Lines, rows: Iterable[Row], path: Path) -> None:
     )
     for axis in (left, right):
         _tidy(axis, grid="x")
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    _legend_below(figure, left)
     figure.suptitle("LunarLander-v3: interquartile mean of the seeds (large) and each seed (small)")
     _save(figure, path)
 
@@ -137,6 +134,7 @@ def progression(stages: Lines, rows: Iterable[Row], path: Path) -> None:
             axis.plot(
                 places,
                 trim_mean(values, 0.25, axis=0),
+                _line(row),
                 color=_colour(row),
                 linewidth=2.2,
                 marker="o",
@@ -148,7 +146,7 @@ def progression(stages: Lines, rows: Iterable[Row], path: Path) -> None:
                 places,
                 there,
                 color="0.25",
-                linestyle="--",
+                linestyle=":",
                 marker="s",
                 markersize=4,
                 label="published GRPO, median seed",
@@ -163,8 +161,7 @@ def progression(stages: Lines, rows: Iterable[Row], path: Path) -> None:
     axes[1].set_ylim(-0.03, 1.03)
     axes[1].yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     axes[2].set_ylim(bottom=0)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=max(len(handles), 1), frameon=False)
+    _legend_below(figure, axes[0])
     figure.suptitle(
         f"LunarLander-v3, the same {PROGRESS_EPISODES} held-out starts as training goes on, argmax: "
         "interquartile mean of the seeds (thick), each seed (thin)"
@@ -233,6 +230,14 @@ def _on_one_grid(seeds: list[list[Any]], column: str) -> tuple[np.ndarray, np.nd
 
 def _colour(row: Row) -> str:
     return COLOURS.get(row.name, FAMILY_COLOURS[row.family])
+
+
+def _line(row: Row) -> str:
+    return "--" if row.name in DASHED else "-"
+
+
+def _legend_below(figure: Figure, axis: Axes) -> None:
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4, handlelength=3, frameon=False)
 
 
 def _seeds(number: int) -> str:
