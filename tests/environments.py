@@ -1,5 +1,6 @@
 """Small environments: well-behaved ones that end after a few steps, and ones that misbehave in one way each."""
 
+import math
 import random
 import warnings
 
@@ -170,6 +171,26 @@ class GivesReward(Counting):
 
     def reward(self, action):
         return self.value if self.time - 1 == self.at else 1.0
+
+
+class Diverges(Quitting):
+    """Gives NaN from the second step on, in episodes whose context is above one half: as reward or as observation."""
+
+    def __init__(self, *, reward=math.nan, observed=0.0):
+        super().__init__()
+        self.bad_reward, self.observed = reward, observed
+
+    def is_bad(self):
+        return self.context > 0.5 and self.time >= 2
+
+    def ended(self, action):
+        return self.time >= 3 if self.context > 0.5 else super().ended(action)
+
+    def reward(self, action):
+        return self.bad_reward if self.is_bad() else super().reward(action)
+
+    def observation(self):
+        return super().observation() + np.float32(self.observed if self.is_bad() else 0.0)
 
 
 class GivesObservation(Counting):

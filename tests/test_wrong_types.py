@@ -38,6 +38,8 @@ CASES = [
     ("GRPOTrainer(policy, env, group_size=2.5)", TypeError, "group_size is 2.5"),
     ("GRPOTrainer(policy, env, groups_per_step='4')", TypeError, "groups_per_step is '4'"),
     ("GroupSampler(env, 2.5)", TypeError, "group_size is 2.5"),
+    ("GroupSampler(env, bad_groups='ignore')", ValueError, "bad_groups is 'ignore': choose 'raise' or 'drop'"),
+    ("GroupSampler(env, bad_groups=None)", ValueError, "bad_groups is None: choose 'raise' or 'drop'"),
     ("StepSampler(env, 1.5, 5)", TypeError, "num_envs is 1.5"),
     ("MinibatchPlan(size=1.5)", TypeError, "size is 1.5"),
     ("MinibatchPlan(epochs=math.inf)", TypeError, "epochs is inf"),

@@ -50,7 +50,8 @@ def _group_metrics(batch: GroupBatch[Any]) -> Metrics:
         "length_mean": float(lengths.float().mean()),
         "length_max": float(lengths.max()),
         "living_peers": _mean_living_peers(batch),
-        **{name: _mean(values) for name, values in batch.metrics.items()},
+        # Counts: with several ranks, each has given its own.
+        **{name: float(v.sum()) if name.endswith("_groups") else _mean(v) for name, v in batch.metrics.items()},
     }
 
 

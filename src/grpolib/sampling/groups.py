@@ -10,6 +10,7 @@ import torch
 from grpolib.batch import GroupBatch, concatenate
 from grpolib.functional._checks import check_whole
 from grpolib.policies import ActingPolicy
+from grpolib.sampling.bad_groups import BadGroups, Dropping, check_bad_groups, without_bad_groups
 from grpolib.sampling.engines import Run, Workers, make_engine
 from grpolib.sampling.environments import TRAINING_SEEDS, Env, EnvSource, describe_environments, make_environments
 from grpolib.sampling.protocols import group_seed
@@ -29,25 +30,32 @@ class GroupSampler:
         env: An id, a factory, or one factory per member.
         group_size: G, >= 2.
         workers: Where groups run: 0 here, a number of processes, or "auto"; the batch has the same bits.
+        bad_groups: "raise", or "drop" to leave out groups with a reward or observation that is not finite, and to
+            count them as the metric `dropped_groups`. What an environment raises, and what breaks its spaces, is
+            raised either way; so is what is not finite in an evaluation.
 
     Raises:
-        ValueError: A group of one, or a space that is not supported.
+        ValueError: A group of one, another word for bad_groups, or a space that is not supported.
         TypeError: `env` is not an id, a factory or a list of factories.
     """
 
-    def __init__(self, env: EnvSource, group_size: int = 16, *, workers: Workers = 0) -> None:
+    def __init__(
+        self, env: EnvSource, group_size: int = 16, *, workers: Workers = 0, bad_groups: BadGroups = "raise"
+    ) -> None:
         check_whole(group_size=group_size)
+        check_bad_groups(bad_groups)
         if group_size < 2:
             raise ValueError(f"group_size is {group_size}: a group needs >= 2 episodes to compare")
         self.engine = make_engine(workers)
         self.source = env
         self.group_size = group_size
+        self.bad_groups = bad_groups
         description = describe_environments(env, group_size)
         self.observation_space = description.observation_space
         self.action_space = description.action_space
         self.name = description.name
         self.max_length = description.time_limit
-        self._stage = GroupStage(env, group_size)
+        self._stage = GroupStage(env, group_size, bad_groups)
         self._starts_differ = not description.resets_repeat
         if self._starts_differ:
             self._warn_of_starts()
@@ -58,14 +66,16 @@ class GroupSampler:
         """Groups first_group, ..., first_group + num_groups - 1; see `Sampler.sample`.
 
         Raises:
-            ValueError: num_groups < 1, or the environment gave something that is not finite.
+            ValueError: num_groups < 1, or the environment gave something that is not finite (in all of the groups,
+                where such groups are dropped).
             WorkerError: A worker process raised, died or hangs.
         """
         check_whole(num_groups=num_groups)
         if num_groups < 1:
             raise ValueError(f"num_groups is {num_groups}: sample at least one group")
         jobs = [GroupJob.of(group_seed(seed, first_group + k)) for k in range(num_groups)]
-        batch = concatenate(self.engine.map(self._stage, policy, jobs))
+        groups = self.engine.map(self._stage, policy, jobs)
+        batch = concatenate(groups) if self.bad_groups == "raise" else without_bad_groups(groups)
         self._check_starts(batch)
         return batch
 
@@ -111,10 +121,12 @@ class GroupStage:
 
     source: EnvSource
     group_size: int
+    bad_groups: BadGroups
 
     def build(self) -> Run:
         """Make the environments."""
-        return GroupRun(make_environments(self.source, self.group_size))
+        run = GroupRun(make_environments(self.source, self.group_size))
+        return run if self.bad_groups == "raise" else Dropping(run)
 
 
 @dataclass(frozen=True)

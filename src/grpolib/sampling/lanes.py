@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,10 @@ from numpy.typing import NDArray
 from grpolib.policies.spaces import ObservationPart, as_tree, observation_dtype, observation_parts, observation_shape
 from grpolib.sampling.environments import Env, environment_name, first_observation
 from grpolib.trees import Tree
+
+
+class NotFiniteError(ValueError):
+    """A reward or an observation is not finite: the numbers of one episode are bad, not the environment's form."""
 
 
 class Outcome(NamedTuple):
@@ -73,7 +78,7 @@ class Lanes:
         """Start an episode."""
         self.seeds[member] = seed
         self.times[member] = 0
-        observation = first_observation(self.environments[member], seed)
+        observation = self._started(member, seed)
         self._keep(observation, member)
         self._check_finite([member], np.zeros(1))
 
@@ -81,7 +86,7 @@ class Lanes:
         """Take one action each in some of the environments."""
         rewards, ends, cuts = [], [], []
         for member, action in zip(members, actions, strict=True):
-            outcome = self.environments[member].step(action)
+            outcome = self._stepped(member, action)
             if not isinstance(outcome, tuple | list) or len(outcome) != 5:
                 raise ValueError(
                     f"{self.where(member)} gave {_amount(outcome)} from step: a Gymnasium environment gives "
@@ -100,6 +105,24 @@ class Lanes:
         for member in members:
             self.times[member] += 1
         return Outcome(stored, ends, cuts)
+
+    def _started(self, member: int, seed: int) -> Any:
+        try:
+            return first_observation(self.environments[member], seed)
+        except Exception as error:
+            self._note(error, member)
+            raise
+
+    def _stepped(self, member: int, action: Any) -> Any:
+        try:
+            return self.environments[member].step(action)
+        except Exception as error:
+            self._note(error, member)
+            raise
+
+    def _note(self, error: Exception, member: int) -> None:
+        if sys.version_info >= (3, 11):  # exceptions had no notes before
+            error.add_note(f"raised in {self.where(member)}")
 
     def _number(self, reward: Any, member: int) -> float:
         try:
@@ -136,10 +159,10 @@ class Lanes:
     def _check_finite(self, members: Sequence[int], rewards: NDArray[Any]) -> None:
         for member, reward in zip(members, rewards.tolist(), strict=True):
             if not math.isfinite(reward):
-                raise ValueError(f"{self.where(member)} gave reward {reward}: rewards must be finite")
+                raise NotFiniteError(f"{self.where(member)} gave reward {reward}: rewards must be finite")
             for part in self._parts:
                 if not np.isfinite(part.rows[member]).all():
-                    raise ValueError(
+                    raise NotFiniteError(
                         f"{self.where(member)} gave a non-finite observation: {part.rows[member]}; clip or replace it "
                         "in a wrapper"
                     )

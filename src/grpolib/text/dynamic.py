@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from grpolib.batch import GroupBatch, concatenate, select_groups
-from grpolib.sampling import Sampler
+from grpolib.sampling import GroupSampler, Sampler
 
 
 class DynamicSampling:
@@ -26,7 +26,7 @@ class DynamicSampling:
         max_refills: Further calls of the sampler per step, >= 1.
 
     Raises:
-        ValueError: A number out of range.
+        ValueError: A number out of range, or a sampler that leaves groups out itself.
 
     Source: DAPO (arXiv:2503.14476) section 3.2.
     """
@@ -34,6 +34,11 @@ class DynamicSampling:
     def __init__(self, sampler: Sampler, *, tolerance: float = 1e-6, max_refills: int = 8) -> None:
         if not tolerance >= 0 or max_refills < 1:
             raise ValueError(f"tolerance is {tolerance}, max_refills {max_refills}: they must be >= 0 and >= 1")
+        if isinstance(sampler, GroupSampler) and sampler.bad_groups == "drop":
+            raise ValueError(
+                "the sampler has bad_groups='drop', and a refill of which all groups are dropped has none to give: "
+                "set bad_groups='raise'"
+            )
         self.sampler = sampler
         self.tolerance = tolerance
         self.max_refills = max_refills
