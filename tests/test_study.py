@@ -550,26 +550,31 @@ def test_the_report_is_made_from_the_files_alone(tmp_path):
     synthetic(results, named(["search-4x8-cut*"]))
     other = {**dict.fromkeys(environments_rows.COLUMNS, 1.0), "row": "Acrobot-v1-ppo", "seed": 0}
     add_once(results.folder / environments_rows.FILE, environments_rows.COLUMNS, other)
-    (tmp_path / "docs" / "results.md").write_text(
-        "# Ours\n\n<!-- table:headline -->\nold\n<!-- /table -->\n\nText.\n\n<!-- table:search -->\n<!-- /table -->\n"
-    )
     written = report.write_report(results)
     assert {path.suffix for path in written} == {".md", ".png"}
     for path in written:
         assert path.stat().st_size > 100
     page = (tmp_path / "docs" / "results.md").read_text()
-    assert page.startswith("# Ours\n\n<!-- table:headline -->\n| row |")
-    assert "old" not in page
-    assert "\n\nText.\n\n" in page
-    assert (results.folder / "headline.md").read_text() in page
-    study = (tmp_path / "docs" / "results_study.md").read_text()
     for name in report.make_tables(results):
-        assert f"<!-- table:{name} -->\n| " in study
+        assert f"<!-- table:{name} -->\n| " in page
     for picture in results.folder.glob("*.png"):
-        assert f"results/{picture.name}" in study
+        assert f"results/{picture.name}" in page
     again = {path: path.read_bytes() for path in written}
     report.write_report(results)
     assert {path: path.read_bytes() for path in written} == again
+
+
+def test_a_page_that_is_there_keeps_its_words_and_gets_its_tables(tmp_path):
+    results, page = Results(tmp_path / "results"), tmp_path / "results.md"
+    results.add(*lines_of("grpo", 0))
+    page.write_text(
+        "# Ours\n\n<!-- table:headline -->\nold\n<!-- /table -->\n\nText.\n\n<!-- table:search -->\n<!-- /table -->\n"
+    )
+    report.write_report(results)
+    assert page.read_text().startswith("# Ours\n\n<!-- table:headline -->\n| row |")
+    assert "old" not in page.read_text()
+    assert "\n\nText.\n\n" in page.read_text()
+    assert (results.folder / "headline.md").read_text() in page.read_text()
 
 
 @pytest.mark.parametrize("names", [[], ["grpo"], ["a2c", "critic-free-4x4"], ["search-0995"]])
@@ -579,7 +584,7 @@ def test_the_report_of_a_few_rows(tmp_path, names):
         results.add(*lines_of(name, 0 if name != "search-0995" else 5))
     written = report.write_report(results)
     assert any(path.suffix == ".png" for path in written) == bool(names)
-    assert tables.NONE in (tmp_path / "results_study.md").read_text()
+    assert tables.NONE in (tmp_path / "results.md").read_text()
 
 
 def test_the_figures_stand_beside_the_published_ones(tmp_path):

@@ -1,4 +1,4 @@
-"""From the CSV files to tables and figures, and into the pages that show them."""
+"""From the CSV files to tables and figures, and into the page that shows them."""
 
 import re
 from collections.abc import Mapping
@@ -98,9 +98,9 @@ Chosen on trainer seeds 5 to 9.
 
 
 def write_report(results: Results) -> list[Path]:
-    """Write every table and figure into the results' folder, and the tables between the markers of the pages beside it.
+    """Write every table and figure into the results' folder, and the tables between the markers of the page beside it.
 
-    The pages are `results.md`, where there is one, and `results_study.md`, which is made where there is none.
+    The page is `results.md`; where there is none, one without words is made.
 
     Returns:
         What was written.
@@ -113,10 +113,9 @@ def write_report(results: Results) -> list[Path]:
         path = folder / f"{name}.md"
         path.write_text(table + "\n")
         written.append(path)
-    for page in _pages(folder.parent):
-        page.write_text(filled(page.read_text(), made))
-        written.append(page)
-    return written + draw_figures(results)
+    page = folder.parent / "results.md"
+    page.write_text(filled(page.read_text() if page.exists() else SKELETON, made))
+    return [*written, page, *draw_figures(results)]
 
 
 def make_tables(results: Results) -> dict[str, str]:
@@ -167,10 +166,3 @@ def filled(page: str, made: Mapping[str, str]) -> str:
             "a marker '<!-- table:NAME -->' stands alone: each has a line of its own and ends with '<!-- /table -->'"
         )
     return MARKED.sub(lambda match: f"{match[1]}{made[match['name']]}\n{match[4]}", page)
-
-
-def _pages(folder: Path) -> list[Path]:
-    study, results = folder / "results_study.md", folder / "results.md"
-    if not study.exists():
-        study.write_text(SKELETON)
-    return [page for page in (results, study) if page.exists()]
