@@ -572,7 +572,7 @@ def test_penalties_and_a_reward_mask_do_not_go_together():
 def test_a_penalty_counts_as_a_kl_term_in_a_run():
     rewarded, logged = {}, {}
     for coefficient in (None, 5.0):
-        reference = None if coefficient is None else ReferencePolicy(penalty=K1(coefficient), refresh_every=1)
+        reference = None if coefficient is None else ReferencePolicy(penalty=K1(coefficient))
         trainer = Trainer(
             mlp(2, 8, 2),
             GroupSampler(Quitting, 4),

@@ -285,6 +285,7 @@ def test_pieces_are_described_by_name_and_values():
     assert describe([1, 2.5, "three", True, None]) == [1, 2.5, "three", True, None]
     assert describe(GroupZScore(scale="none"))["scale"] == "none"
     assert describe(estimate) == {"name": "estimate"}
+    assert describe(GroupZScore) == {"name": "GroupZScore"}  # a schedule names the class whose value it sets
     assert describe(partial(torch.optim.Adam, lr=0.1, betas=(0.9, 0.99))) == {
         "name": "Adam",
         "lr": 0.1,

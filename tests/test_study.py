@@ -16,7 +16,7 @@ import pytest
 import torch
 from helpers import Constant
 
-from grpolib import Callback, GroupSampler, StepSampler, evaluate, load_policy
+from grpolib import Callback, EvaluateEvery, GroupSampler, StepSampler, evaluate, load_policy
 
 BENCHMARKS = Path(__file__).parent.parent / "examples" / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -106,7 +106,7 @@ def test_training_is_cut_and_evaluation_is_not():
         def on_evaluation(self, trainer, report):
             seen.append(report.argmax.length)
 
-    trainer = row.make_trainer(5, 100, callbacks=[running.EvaluateInFull(1000, 2), Watch()])
+    trainer = row.make_trainer(5, 100, callbacks=[EvaluateEvery(1000, 2, env=ENV), Watch()])
     trainer.train(iterations=1)
     in_full, cut = seen
     assert cut == 5

@@ -100,7 +100,7 @@ def describe(value: Any) -> Any:
         return [describe(item) for item in value]
     if isinstance(value, partial):
         return {"name": _name(value.func), **{key: describe(item) for key, item in value.keywords.items()}}
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [f.name for f in dataclasses.fields(value) if f.repr]
         return {"name": type(value).__name__, **{name: describe(getattr(value, name)) for name in fields}}
     return {"name": _name(value)}
