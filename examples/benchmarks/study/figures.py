@@ -30,6 +30,8 @@ FAMILY_COLOURS = dict(zip(FAMILIES, ("#D55E00", "#E69F00", "#0072B2", "#CC79A7",
 SOLVED, UNIFORM = 200, math.log(4)
 LOWEST, HIGHEST = -450, 320
 """Range of returns that is drawn; a policy that flies away reaches -2,000 and would flatten everything else."""
+LOWEST_FINAL = -200
+"""The same of policies that have been trained to the end; what lies below is named at the edge."""
 GRID_STEPS = 50_000
 
 
@@ -93,7 +95,7 @@ def argmax_and_sampled(runs: Lines, rows: Iterable[Row], path: Path) -> None:
     left.scatter([], [], s=18, color="0.3", alpha=0.55, label="argmax, one seed")
     left.scatter([], [], s=18, color="white", edgecolors="0.3", alpha=0.55, label="sampled, one seed")
     _name_rows(left, present)
-    left.set_xlim(LOWEST, HIGHEST)
+    left.set_xlim(LOWEST_FINAL, HIGHEST)
     left.set_xlabel(f"final mean return, {REPORTED_EPISODES} reported starts")
     left.axvline(SOLVED, color="0.4", linestyle="--", linewidth=1)
     left.set_title("the same policy, flown both ways")
@@ -199,7 +201,7 @@ def ablations(runs: Lines, rows: Iterable[Row], path: Path) -> None:
             color="0.4",
             fontsize=9,
         )
-        axis.set_xlim(LOWEST, HIGHEST)
+        axis.set_xlim(LOWEST_FINAL, HIGHEST)
         axis.set_title(title)
         axis.set_xlabel(f"final mean return, {REPORTED_EPISODES} reported starts")
         _tidy(axis, grid="x")
@@ -209,7 +211,7 @@ def ablations(runs: Lines, rows: Iterable[Row], path: Path) -> None:
     figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(
         "LunarLander-v3: interquartile mean of the seeds (bar), its 95 % bootstrap interval (line), each seed (dot); "
-        f"cut at {LOWEST}",
+        f"cut at {LOWEST_FINAL}",
         fontsize=11,
     )
     _save(figure, path)
@@ -246,18 +248,18 @@ def _seeds(number: int) -> str:
 
 def _seen(values: Any) -> Any:
     """Where values are drawn: those outside stand at the edge."""
-    return np.clip(values, LOWEST, HIGHEST)
+    return np.clip(values, LOWEST_FINAL, HIGHEST)
 
 
 def _dots(axis: Axes, values: Sequence[float], place: int, colour: str, face: str) -> None:
     """A small dot per seed; one that lies further left is named at the edge."""
-    inside = [value for value in values if value >= LOWEST]
+    inside = [value for value in values if value >= LOWEST_FINAL]
     axis.scatter(inside, [place] * len(inside), s=18, color=face, edgecolors=colour, alpha=0.55, linewidths=1, zorder=2)
-    outside = [f"{value:,.0f}" for value in sorted(values) if value < LOWEST]
+    outside = [f"{value:,.0f}" for value in sorted(values) if value < LOWEST_FINAL]
     if outside:
         text = "\N{BLACK LEFT-POINTING SMALL TRIANGLE} " + ", ".join(outside)
         axis.annotate(
-            text, (LOWEST, place), (3, 3), textcoords="offset points", fontsize=9, color=colour, va="bottom", zorder=4
+            text, (LOWEST_FINAL, place), (3, 3), textcoords="offset points", fontsize=9, color=colour, va="bottom", zorder=4
         )
 
 
