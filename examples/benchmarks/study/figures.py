@@ -258,9 +258,8 @@ def _dots(axis: Axes, values: Sequence[float], place: int, colour: str, face: st
     outside = [f"{value:,.0f}" for value in sorted(values) if value < LOWEST_FINAL]
     if outside:
         text = "\N{BLACK LEFT-POINTING SMALL TRIANGLE} " + ", ".join(outside)
-        axis.annotate(
-            text, (LOWEST_FINAL, place), (3, 3), textcoords="offset points", fontsize=9, color=colour, va="bottom", zorder=4
-        )
+        style = {"fontsize": 9, "color": colour, "va": "bottom", "zorder": 4}
+        axis.annotate(text, (LOWEST_FINAL, place), (3, 3), textcoords="offset points", **style)
 
 
 def _name_rows(axis: Axes, rows: Sequence[Row]) -> None:
