@@ -26,6 +26,7 @@ from grpolib import (
     mlp,
 )
 from grpolib.sampling import ray_actors
+from grpolib.text.rewards import OnWorkers, score
 
 ray = pytest.importorskip("ray", reason="needs the extra ray")
 
@@ -95,20 +96,22 @@ class Obeys(gymnasium.Wrapper):
         self.file = Path(file)
 
     def step(self, action):
-        order = self._taken()
+        order = taken(self.file)
         if order == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if order == "raise":
             raise RuntimeError("the motor is off")
         return super().step(action)
 
-    def _taken(self):
-        try:
-            order = self.file.read_text()
-            self.file.unlink()  # of several that read it only one removes it
-        except FileNotFoundError:
-            return None
-        return order
+
+def taken(file):
+    """The order that lay there, to whoever is first."""
+    try:
+        order = file.read_text()
+        file.unlink()  # of several that read it only one removes it
+    except FileNotFoundError:
+        return None
+    return order
 
 
 class Keeps(Callback):
@@ -194,6 +197,23 @@ def test_steps_run_there_too():
     for batch, expected in zip(batches[:2], batches[2:], strict=True):
         assert torch.equal(batch.inputs.observations, expected.inputs.observations)
         assert torch.equal(batch.log_probs, expected.log_probs)
+
+
+def test_rewards_are_those_of_a_call_here_also_where_an_actor_is_lost(tmp_path):
+    file = tmp_path / "order"
+
+    def dies_once(completions, **_):
+        if taken(file) == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [float(len(text)) for text in completions]
+
+    texts = ["a", "bb", "ccc", "dddd"]
+    reward = OnWorkers(dies_once, RayWorkers(2))
+    for _ in range(2):
+        file.write_text("die")
+        assert score(reward, range(4), texts, {}) == [1.0, 2.0, 3.0, 4.0]
+        assert not file.exists()
+    reward.close()
 
 
 @pytest.mark.parametrize("settings", [{"num_workers": 0}, {"num_workers": 1, "timeout": 0.0}])

@@ -142,7 +142,7 @@ class RayEngine:
         ready, _ = self._ray.wait(list(busy), timeout=max(0.0, until - time.monotonic()))
         if not ready:
             raise WorkerError(
-                f"Ray worker {place} did not answer in time while running {jobs[job]}: an environment hangs, the "
+                f"Ray worker {place} did not answer in time while running {jobs[job]}: it hangs, the "
                 f"cluster has no free place ({dict(self._settings.resources) or 'one CPU each'}), or timeout is too "
                 "short"
             )

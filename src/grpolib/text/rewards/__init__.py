@@ -22,3 +22,4 @@ from grpolib.text.rewards.sql import SQLResult as SQLResult
 from grpolib.text.rewards.steps import StepRewards as StepRewards
 from grpolib.text.rewards.weighted import Weighted as Weighted
 from grpolib.text.rewards.weighted import score_parts as score_parts
+from grpolib.text.rewards.workers import OnWorkers as OnWorkers
