@@ -38,6 +38,7 @@ LAYERS = {
     "stopping": 5,
     "text_recipes": 5,
     "trainer": 5,
+    "fitting": 5,
     "trees": 2,
     "updates": 5,
     "writers": 5,

@@ -20,13 +20,23 @@ from grpolib.batch import GroupBatch
 from grpolib.callbacks import Callback, CheckpointEvery, EvaluateEvery, ProgressBar
 from grpolib.checkpoint import describe
 from grpolib.evaluation import REPORTED_SEEDS, EvaluationReport, Evaluator
+from grpolib.fitting import (
+    adapted,
+    check_callbacks,
+    check_policy_and_recipe,
+    check_ranks,
+    made_optimizer,
+    more_than_one,
+    possible_compile,
+    trained_parameters,
+)
 from grpolib.functional._checks import check_whole, check_whole_or_none
 from grpolib.interrupts import deferred_interrupt
 from grpolib.kl_losses import needs_reference_parameters
 from grpolib.loggers import RunFolder
 from grpolib.metrics import MetricMeans, Metrics, batch_metrics, joined
-from grpolib.policies import Policy, RecurrentPolicy, as_policy
-from grpolib.policies.normalized import RunningStatistics, observation_statistics, taking_in
+from grpolib.policies import Policy
+from grpolib.policies.normalized import observation_statistics, taking_in
 from grpolib.ranks import Ranks, SharedEngine
 from grpolib.recipes import Pieces, Recipe, check_pieces, rows_to_compile
 from grpolib.resume import (
@@ -101,44 +111,27 @@ class Trainer:
         check_whole(seed=seed)
         if seed < 0:
             raise ValueError(f"seed is {seed}: it must be >= 0")
+        check_callbacks(callbacks)
         self.recipe = Recipe(**pieces)
-        self.policy = _adapted(policy, sampler)
-        if isinstance(self.policy, RecurrentPolicy) and self.recipe.plan.by == "step":
-            raise ValueError(
-                f"a recurrent policy reads whole episodes, got {self.recipe.plan}: set plan=MinibatchPlan(epochs, "
-                "size, by='episode'), where size counts episodes"
-            )
+        self.policy = adapted(policy, sampler)
+        check_policy_and_recipe(self.policy, self.recipe)
         self.sampler = sampler
         self.seed = seed
-        if ranks is not None and not isinstance(ranks, Ranks):
-            raise TypeError(f"ranks is {ranks!r}: give Ranks.of_torchrun(), or leave it out")
-        self.ranks = ranks if ranks is not None and ranks.size > 1 else None
+        self.ranks = more_than_one(ranks)
+        self.compile = possible_compile(compile, self.recipe, self.ranks)
         self.critic = self.recipe.critic
-        if self.critic is None and self.recipe.needs_critic:
-            raise ValueError("the estimator or a loss reads a critic's values: give critic=Critic(module)")
         trained: list[Policy | nn.Module] = [self.policy] if self.critic is None else [self.policy, self.critic.module]
         modules = [part for module in trained for part in module.modules()]
         self._statistics = observation_statistics(modules)
         if self.ranks is not None:
-            self.ranks.check(sampler, self.recipe.groups_per_step)
-            if any(isinstance(module, RunningStatistics) for module in modules):
-                raise ValueError(
-                    "each rank would normalise by what it saw itself: leave Normalized and ScaledRewards out, or use "
-                    "one process"
-                )
+            check_ranks(self.ranks, sampler, self.recipe, modules)
             self.ranks.start_equal(tensor for module in trained for tensor in module.state_dict().values())
         reference = self.recipe.reference
         self.reference = None if reference is None else reference.started_from(self.policy)
         self._switch_to_evaluation_mode()
-        self._parameters = [p for module in trained for p in module.parameters() if p.requires_grad]
+        self._parameters = trained_parameters(trained, type(policy).__name__)
         self._is_small = sum(parameter.numel() for parameter in self._parameters) < SMALL_POLICY
-        if not self._parameters:
-            raise ValueError(f"no parameter of the {type(policy).__name__} takes a gradient: there is nothing to train")
-        _say_half_precision(self._parameters)
-        self.optimizer = self.recipe.optimizer(self._parameters)
-        if not isinstance(self.optimizer, torch.optim.Optimizer):
-            raise TypeError(f"optimizer made a {type(self.optimizer).__name__}: return a torch.optim.Optimizer")
-        check_learning_rates(self.optimizer)
+        self.optimizer = made_optimizer(self.recipe, self._parameters)
         self.update = Update(
             self.policy,
             self.critic,
@@ -148,17 +141,6 @@ class Trainer:
             self.recipe.max_grad_norm,
             self.ranks,
         )
-        if compile not in (True, False, "auto"):
-            raise ValueError(f"compile is {compile!r}: choose True, False or 'auto'")
-        if compile is True and rows_to_compile(self.recipe) is None:
-            raise ValueError(
-                f"compile=True needs minibatches of one size and losses that stay the same, got {self.recipe.plan} and "
-                f"schedules {self.recipe.schedules}: set compile=False"
-            )
-        if compile is True and self.ranks is not None:
-            raise ValueError(f"compile=True with {self.ranks.size} ranks, whose minibatches differ in size: set False")
-        can_compile = self.ranks is None and rows_to_compile(self.recipe) is not None
-        self.compile: bool | Literal["auto"] = compile if can_compile else False
         self.is_compiled = False
         self._compiles_again = False
         self._evaluator: Evaluator | None = None
@@ -167,11 +149,6 @@ class Trainer:
         self.target_steps: int | None = None
         self.target_iterations: int | None = None
         self.is_mid_iteration = False
-        if not isinstance(callbacks, Sequence):
-            raise TypeError(f"callbacks is {callbacks!r}: give a list, for instance [EvaluateEvery()]")
-        for callback in callbacks:
-            if isinstance(callback, type) or not isinstance(callback, Callback):
-                raise TypeError(f"callbacks has {callback!r}: give instances of subclasses of Callback")
         self.writes = self.ranks is None or self.ranks.rank == 0
         self.callbacks = [c for c in (ProgressBar(), *callbacks) if self.writes or not getattr(c, "writes", False)]
         self.run_folder: Path | None = None
@@ -443,26 +420,6 @@ class Trainer:
         if self.target_steps is not None:
             return self.num_steps >= self.target_steps
         return self.target_iterations is not None and self.iteration >= self.target_iterations
-
-
-def _say_half_precision(parameters: Sequence[nn.Parameter]) -> None:
-    half = next((p.dtype for p in parameters if p.dtype in (torch.float16, torch.bfloat16)), None)
-    if half is not None:
-        warnings.warn(
-            f"parameters that are trained are {half}, which rounds most small steps away: train them in float32 "
-            "(from_pretrained(name, dtype=torch.float32)), and compute in half precision with "
-            "CausalLMPolicy(..., autocast=torch.bfloat16)",
-            stacklevel=4,
-        )
-
-
-def _adapted(policy: Policy | nn.Module, sampler: Sampler) -> Policy:
-    action_space = getattr(sampler, "action_space", None)
-    if isinstance(policy, Policy):
-        return policy
-    if action_space is None:
-        raise TypeError(f"{type(policy).__name__} has no evaluate(inputs): wrap it in a Policy that fits the sampler")
-    return as_policy(policy, action_space)
 
 
 def _timings(start: float, sampled: float, end: float, num_steps: int) -> Metrics:
