@@ -1,7 +1,7 @@
 """Training that is disturbed again and again, beside the same training left alone: equal bits, and nothing grows.
 
     python examples/benchmarks/soak.py --out runs/soak      # about forty minutes on two cores
-    python examples/benchmarks/soak.py --out runs/soak --iterations 40 --every 5
+    python examples/benchmarks/soak.py --out runs/soak --iterations 60 --every 15
 
 Both train on LunarLander-v3, evaluate and write checkpoints; one has two workers, the other none. About every minute a
 worker of the first is killed, or the whole of it is killed or told to end, and it goes on from its last checkpoint.
@@ -55,13 +55,13 @@ def train(folder: Path, workers: int, iterations: int) -> None:
         EvaluateEvery(steps=50_000, env="LunarLander-v3"),
         WriteResources(folder.with_suffix(".jsonl")),
     ]
-    pieces: dict[str, Any] = {"workers": workers, "callbacks": callbacks}
+    pieces: dict[str, Any] = {"recipe": recipes.critic_free(), "workers": workers, "callbacks": callbacks}
     if (folder / "checkpoints" / "latest").exists():
         trainer = GRPOTrainer.resume(folder, policy, SHORT, **pieces)
     else:
         if folder.exists():  # it was ended before its first checkpoint
             folder.rename(folder.with_name(f"{folder.name}-{time.time_ns()}"))
-        trainer = GRPOTrainer(policy, SHORT, recipe=recipes.critic_free(), run_folder=folder, seed=0, **pieces)
+        trainer = GRPOTrainer(policy, SHORT, run_folder=folder, seed=0, **pieces)
     trainer.train(iterations=iterations - trainer.iteration)
     trainer.close()
 
@@ -115,7 +115,8 @@ def run_disturbed(folder: Path, iterations: int, every: float) -> tuple[Counter[
     while True:
         running = started(folder, 2, iterations)
         try:
-            running.wait(timeout=draw.uniform(0.5, 1.5) * every)
+            if running.wait(timeout=draw.uniform(0.5, 1.5) * every) != 0:
+                raise SystemExit(f"the run failed by itself: see {folder.with_suffix('.log')}")
         except subprocess.TimeoutExpired:
             done[disturb(running, draw)] += 1
             print(f"{sum(done.values())}: {dict(done)}", flush=True)
