@@ -100,14 +100,6 @@ def test_a_trainer_that_is_dropped_leaves_nothing():
     assert live_tensors() == before
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 # Workers.
 
 

@@ -617,14 +617,6 @@ def test_environments_are_closed_and_closing_twice_is_harmless():
 # Threads.
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.usefixtures("two_threads")
 def test_sampling_uses_one_thread_and_gives_the_others_back():
     seen = []

@@ -699,14 +699,6 @@ def test_the_seed_of_an_iteration_is_the_trainer_s_seed_and_its_number():
 # Threads.
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_small_policy_is_updated_on_one_thread(fails):

@@ -62,7 +62,10 @@ def train(folder: Path, workers: int, iterations: int) -> None:
         if folder.exists():  # it was ended before its first checkpoint
             folder.rename(folder.with_name(f"{folder.name}-{time.time_ns()}"))
         trainer = GRPOTrainer(policy, SHORT, run_folder=folder, seed=0, **pieces)
-    trainer.train(iterations=iterations - trainer.iteration)
+    if trainer.iteration < iterations:
+        trainer.train(iterations=iterations - trainer.iteration)
+    else:  # it was ended after its last iteration: what is written at the end may be missing
+        trainer.train(total_steps=trainer.num_steps)
     trainer.close()
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 from typing_extensions import Unpack
@@ -100,36 +100,7 @@ class PPOTrainer(Trainer):
         ValueError: Pieces that do not fit together.
     """
 
-    def __init__(
-        self,
-        policy: Policy | nn.Module,
-        source: EnvSource | StepSampler,
-        *,
-        num_envs: int | None = None,
-        steps: int | None = None,
-        recipe: Recipe | None = None,
-        seed: int = 0,
-        run_folder: str | os.PathLike[str] | None = None,
-        workers: Workers = 0,
-        compile: bool | Literal["auto"] = False,
-        callbacks: Sequence[Callback] = (),
-        **pieces: Unpack[Pieces],
-    ) -> None:
-        sampler = _step_sampler(source, num_envs, steps, workers, defaults=(16, 1024))
-        chosen = _with_critic(_without_groups(recipe, recipes.ppo(), pieces), sampler, seed)
-        super().__init__(
-            policy,
-            sampler,
-            seed=seed,
-            run_folder=run_folder,
-            compile=compile,
-            callbacks=callbacks,
-            **chosen.pieces(),
-        )
-
-
-class A2CTrainer(Trainer):
-    """A2C: short rollouts, one update each; see `PPOTrainer`, with 8 environments and 5 steps."""
+    _default_rollout: ClassVar[tuple[int, int]] = (16, 1024)
 
     def __init__(
         self,
@@ -146,8 +117,8 @@ class A2CTrainer(Trainer):
         callbacks: Sequence[Callback] = (),
         **pieces: Unpack[Pieces],
     ) -> None:
-        sampler = _step_sampler(source, num_envs, steps, workers, defaults=(8, 5))
-        chosen = _with_critic(_without_groups(recipe, recipes.a2c(), pieces), sampler, seed)
+        sampler = _step_sampler(source, num_envs, steps, workers, self._default_rollout)
+        chosen = _with_critic(_without_groups(recipe, self._default_recipe(), pieces), sampler, seed)
         super().__init__(
             policy,
             sampler,
@@ -157,6 +128,23 @@ class A2CTrainer(Trainer):
             callbacks=callbacks,
             **chosen.pieces(),
         )
+
+    @staticmethod
+    def _default_recipe() -> Recipe:
+        return recipes.ppo()
+
+
+class A2CTrainer(PPOTrainer):
+    """A2C: short rollouts, one update each; a `PPOTrainer` with 8 environments, 5 steps and `recipes.a2c()`.
+
+    Source: Huang et al., A2C is a special case of PPO (arXiv:2205.09123).
+    """
+
+    _default_rollout = (8, 5)
+
+    @staticmethod
+    def _default_recipe() -> Recipe:
+        return recipes.a2c()
 
 
 def _step_sampler(

@@ -31,19 +31,8 @@ Gradient: TypeAlias = Literal["plain", "reverse_kl"]
 
 
 @dataclass(frozen=True)
-class K1:
-    """KL to the reference by k1 = log pi - log pi_ref.
-
-    As a plain loss its expected gradient is 0: it only adds noise. Its place is the reward,
-    `ReferencePolicy(penalty=K1(coefficient))`, or a loss with `gradient="reverse_kl"`.
-
-    Args:
-        coefficient: beta, > 0; leave the term out instead of 0.
-        gradient: "plain" differentiates k1; "reverse_kl" ratio x k1.
-        ratio_level: Of that ratio; the surrogate's.
-
-    Source: Schulman, Approximating KL Divergence (2020).
-    """
+class _WithGradient:
+    """A term by an estimate per step, whose gradient can be made the reverse KL's."""
 
     coefficient: float
     gradient: Gradient = "plain"
@@ -60,8 +49,28 @@ class K1:
         return self.gradient == "reverse_kl" and self.ratio_level != "step"
 
     def __call__(self, evaluation: Evaluation, minibatch: AnyMinibatch, /) -> LossOutput:
-        """Coefficient x weighted sum of k1."""
+        """Coefficient x weighted sum of the estimate."""
         return _kl_loss(self, self.gradient, evaluation, minibatch)
+
+    def estimate(self, log_probs: Tensor, reference_log_probs: Tensor) -> Float[Tensor, " s"]:
+        """Per step, in nats."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class K1(_WithGradient):
+    """KL to the reference by k1 = log pi - log pi_ref.
+
+    As a plain loss its expected gradient is 0: it only adds noise. Its place is the reward,
+    `ReferencePolicy(penalty=K1(coefficient))`, or a loss with `gradient="reverse_kl"`.
+
+    Args:
+        coefficient: beta, > 0; leave the term out instead of 0.
+        gradient: "plain" differentiates k1; "reverse_kl" ratio x k1.
+        ratio_level: Of that ratio; the surrogate's.
+
+    Source: Schulman, Approximating KL Divergence (2020).
+    """
 
     def estimate(self, log_probs: Tensor, reference_log_probs: Tensor) -> Float[Tensor, " s"]:
         """k1 per step, in nats."""
@@ -97,7 +106,7 @@ class K2:
 
 
 @dataclass(frozen=True)
-class K3:
+class K3(_WithGradient):
     """KL to the reference by k3 = pi_ref/pi - log(pi_ref/pi) - 1, GRPO's own.
 
     Its value is never negative; its expected gradient as a plain loss is the forward KL's.
@@ -109,24 +118,6 @@ class K3:
 
     Source: DeepSeekMath (arXiv:2402.03300) eq. 4; ratio x k3: DeepSeek-V3.2 (arXiv:2512.02556).
     """
-
-    coefficient: float
-    gradient: Gradient = "plain"
-    ratio_level: RatioLevel = "step"
-    needs_reference = True
-
-    def __post_init__(self) -> None:
-        check_coefficient(self, self.coefficient)
-        _check_gradient(self.gradient, self.ratio_level)
-
-    @property
-    def needs_episodes(self) -> bool:
-        """Whether minibatches must hold whole episodes."""
-        return self.gradient == "reverse_kl" and self.ratio_level != "step"
-
-    def __call__(self, evaluation: Evaluation, minibatch: AnyMinibatch, /) -> LossOutput:
-        """Coefficient x weighted sum of k3."""
-        return _kl_loss(self, self.gradient, evaluation, minibatch)
 
     def estimate(self, log_probs: Tensor, reference_log_probs: Tensor) -> Float[Tensor, " s"]:
         """k3 per step, in nats."""
@@ -181,7 +172,9 @@ def _check_gradient(gradient: Gradient, ratio_level: RatioLevel) -> None:
     check_ratio_level(ratio_level)
 
 
-def _kl_loss(estimator: KLEstimator, gradient: Gradient, evaluation: Evaluation, minibatch: AnyMinibatch) -> LossOutput:
+def _kl_loss(
+    estimator: _WithGradient | K2, gradient: Gradient, evaluation: Evaluation, minibatch: AnyMinibatch
+) -> LossOutput:
     if minibatch.reference_log_probs is None:
         raise ValueError(f"{estimator} needs a reference policy: give reference=ReferencePolicy(...)")
     new, reference = counted_rows(minibatch, evaluation.log_probs, minibatch.reference_log_probs)

@@ -29,6 +29,13 @@ class Logger(Protocol):
         ...
 
 
+def new_file(path: str | os.PathLike[str]) -> Path:
+    """The path, where nothing is yet."""
+    if os.path.exists(path):
+        raise FileExistsError(f"{path} exists: give another path, nothing is overwritten")
+    return Path(path)
+
+
 class CSVLogger:
     """A CSV file with a header; every row is flushed, and logging after `close` goes on where it stopped.
 
@@ -39,9 +46,7 @@ class CSVLogger:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        if self._path.exists():
-            raise FileExistsError(f"{self._path} exists: give another path, nothing is overwritten")
+        self._path = new_file(path)
         self._file: Any = None
         self._columns: list[str] = []
 

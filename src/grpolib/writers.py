@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from grpolib.callbacks import Callback
 from grpolib.evaluation import EvaluationReport
 from grpolib.functional._checks import check_choice
-from grpolib.loggers import Logger
+from grpolib.loggers import Logger, new_file
 from grpolib.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -75,9 +75,7 @@ class JSONLinesLogger:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        if self._path.exists():
-            raise FileExistsError(f"{self._path} exists: give another path, nothing is overwritten")
+        self._path = new_file(path)
         self._file: IO[str] | None = None
 
     def log(self, row: Mapping[str, Any]) -> None:
