@@ -1,6 +1,6 @@
 # The words of everyday work; `make check` is what a change must pass. Run them in an environment with `.[dev]`.
 
-.PHONY: check check-all format lint type test doc bench kills mutation
+.PHONY: check check-all format lint type test doc bench kills soak mutation
 
 check: lint type test
 
@@ -34,6 +34,10 @@ bench:
 # A quarter of an hour: kills runs at random moments and compares the bits with the unbroken one. Goes on where it stopped.
 kills:
 	python tests/kills.py --kills 200 --folder runs/kills
+
+# Forty minutes: trains with a disturbance every minute, beside the same training left alone.
+soak:
+	python examples/benchmarks/soak.py --out runs/soak
 
 # Some hours; needs mutmut (`pip install mutmut`): changes the equations' code in one place at a time and expects the tests to fail. Goes on where it stopped.
 mutation:

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,9 @@ def nothing_left(tmp_path_factory, monkeypatch):
     yield scratch
     assert os.listdir(scratch) == []
     assert children() == before
+    deadline = time.monotonic() + 5  # what was killed is gone only when the kernel comes to it
+    while working_in(scratch) and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert working_in(scratch) == []
 
 
