@@ -128,3 +128,14 @@ def test_the_scores_are_those_of_the_logits():
     log_probs, entropy = token_scores(policy._reader._joined_logits(inputs), inputs.tokens, 1.0)
     evaluation = policy.evaluate(inputs)
     torch.testing.assert_close((evaluation.log_probs, evaluation.entropy), (log_probs, entropy), **TOLERANCE)
+
+
+@pytest.mark.parametrize("unknown", [-1, 10_000_000])
+def test_a_token_that_the_model_does_not_know_is_named(unknown):
+    policy = policy_of(llama())
+    with pytest.raises(
+        ValueError, match=rf"token id {unknown}, and the model has \d+ tokens: .*resize_token_embeddings"
+    ):
+        policy.generate([[1, unknown]], 1, [torch.Generator()], max_new_tokens=1)
+    known = policy.model.get_input_embeddings().num_embeddings
+    assert policy.encode([0, known - 1]) == [0, known - 1]

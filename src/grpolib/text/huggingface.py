@@ -5,6 +5,7 @@ Nothing of `transformers` is imported: a model is known by what it offers.
 
 import copy
 import inspect
+import math
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -28,6 +29,12 @@ Layout: TypeAlias = Literal["shared", "joined", "logits"]
 def is_huggingface(model: nn.Module) -> bool:
     """Whether a module has the interface of Hugging Face's language models."""
     return hasattr(model, "get_output_embeddings") or hasattr(model, "get_base_model")
+
+
+def number_of_embeddings(model: Any) -> int | float:
+    """Tokens that a model can read; infinity where it does not say."""
+    embeddings = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+    return getattr(embeddings, "num_embeddings", math.inf)
 
 
 def without_peft(model: Any) -> Any:

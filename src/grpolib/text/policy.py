@@ -15,7 +15,7 @@ from grpolib.functional._checks import check_whole
 from grpolib.policies import Evaluation, Policy
 from grpolib.text.budget import micro_batches
 from grpolib.text.generation import Choose, Draft, Restricted, greedy, sampled, write
-from grpolib.text.huggingface import HuggingFaceModel, is_huggingface
+from grpolib.text.huggingface import HuggingFaceModel, is_huggingface, number_of_embeddings
 from grpolib.text.inputs import TokenInputs
 from grpolib.text.models import LanguageModel, PlainModel
 from grpolib.text.protocols import Completion
@@ -80,8 +80,20 @@ class CausalLMPolicy(nn.Module):
         return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt; see `prompt_ids`."""
-        return prompt_ids(self.tokenizer, prompt)
+        """Token ids of a prompt; see `prompt_ids`.
+
+        Raises:
+            ValueError: An id that the model has no embedding for, which on a GPU would end the process.
+        """
+        ids = prompt_ids(self.tokenizer, prompt)
+        known = number_of_embeddings(self.model)
+        unknown = next((token for token in ids if not 0 <= token < known), None)
+        if unknown is not None:
+            raise ValueError(
+                f"the prompt {prompt!r} has token id {unknown}, and the model has {known} tokens: give the policy the "
+                "model's own tokenizer, or call model.resize_token_embeddings(len(tokenizer))"
+            )
+        return ids
 
     def decode(self, tokens: list[int]) -> str:
         """The text of a completion's tokens, without special ones."""
