@@ -1,6 +1,6 @@
 # The words of everyday work; `make check` is what a change must pass. Run them in an environment with `.[dev]`.
 
-.PHONY: check check-all format lint type test doc bench kills soak mutation
+.PHONY: check check-all format lint type test doc bench kills soak mutation package
 
 check: lint type test
 
@@ -43,3 +43,10 @@ soak:
 mutation:
 	mutmut run
 	mutmut results
+
+# Needs `pip install build`. Wheel and sdist into dist/, then the sdist's tests, without its source, against the wheel.
+package:
+	rm -rf dist && python -m build
+	set -e; d=$$(mktemp -d); python -m venv $$d/venv; mkdir $$d/tests; \
+	tar -xzf dist/*.tar.gz -C $$d/tests --strip-components 1; rm -r $$d/tests/src; \
+	$$d/venv/bin/pip install --quiet "$$(ls dist/*.whl)[dev]"; cd $$d/tests; $$d/venv/bin/pytest; rm -r $$d

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import grpolib
+
 DOCS = Path(__file__).parent.parent / "docs"
-SOURCES = DOCS.parent / "src"
+SOURCES = Path(grpolib.__file__).parents[1]
 INHERITED = ["ADAM", "OptimizerFactory", "Pieces", "Recipe", "check_pieces", "rows_to_compile"]
 """What `recipes` passes on for the library's own use."""
 PAGES = [

@@ -102,7 +102,7 @@ def _as_ids(value: int | Sequence[int] | None) -> frozenset[int]:
 
 
 def _checked_ids(given: Any) -> frozenset[int]:
-    ids = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    ids: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     if not all(isinstance(token, Integral) for token in ids):
         raise TypeError(f"eos_token_id is {given!r}: give ids; tokenizer.convert_tokens_to_ids makes them from text")
     if not ids or min(ids) < 0:
