@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from grpolib.policies.spaces import observation_parts
-from grpolib.sampling.environments import Env, EnvSource, environment_name, make_environments
+from grpolib.sampling.environments import Env, EnvSource, environment_name, exits_are_errors, make_environments
 
 MEANINGS = {
     "starts_are_equal": (
@@ -125,7 +125,8 @@ def _actions(environment: Env, seed: int, steps: int) -> list[Any]:
 
 def _played(environment: Env, seed: int, actions: list[Any], *, globals_seed: int) -> Trace:
     _seed_globals(globals_seed)
-    return _play(environment, seed, actions)
+    with exits_are_errors(f"{environment_name(environment)}, reset seed {seed}"):
+        return _play(environment, seed, actions)
 
 
 def _play(environment: Env, seed: int, actions: list[Any]) -> Trace:

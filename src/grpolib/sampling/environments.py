@@ -1,6 +1,7 @@
 """Making the environments that a sampler owns."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeGuard
@@ -110,15 +111,26 @@ def first_observation(environment: Env, seed: int) -> Any:
 
     Raises:
         ValueError: `reset` does not keep to Gymnasium.
+        RuntimeError: It asked Python to exit.
     """
     try:
-        observation, _ = environment.reset(seed=seed)
+        with exits_are_errors(f"{environment_name(environment)}.reset(seed={seed})"):
+            observation, _ = environment.reset(seed=seed)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{environment_name(environment)}.reset(seed={seed}) failed with {error}: it must take seed=, and return "
             "an observation and a dictionary"
         ) from error
     return observation
+
+
+@contextmanager
+def exits_are_errors(place: str) -> Iterator[None]:
+    """Turn what `sys.exit` raises into an error that says where: it would end a run in silence."""
+    try:
+        yield
+    except SystemExit as exit:
+        raise RuntimeError(f"{place} asked Python to exit ({exit.code!r})") from exit
 
 
 def _resets_repeat(environment: Env) -> bool:

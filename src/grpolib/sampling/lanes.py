@@ -3,7 +3,7 @@
 import hashlib
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,7 +78,7 @@ class Lanes:
         """Start an episode."""
         self.seeds[member] = seed
         self.times[member] = 0
-        observation = self._started(member, seed)
+        observation = self._asked(member, first_observation, self.environments[member], seed)
         self._keep(observation, member)
         self._check_finite([member], np.zeros(1))
 
@@ -86,7 +86,7 @@ class Lanes:
         """Take one action each in some of the environments."""
         rewards, ends, cuts = [], [], []
         for member, action in zip(members, actions, strict=True):
-            outcome = self._stepped(member, action)
+            outcome = self._asked(member, self.environments[member].step, action)
             if not isinstance(outcome, tuple | list) or len(outcome) != 5:
                 raise ValueError(
                     f"{self.where(member)} gave {_amount(outcome)} from step: a Gymnasium environment gives "
@@ -106,23 +106,16 @@ class Lanes:
             self.times[member] += 1
         return Outcome(stored, ends, cuts)
 
-    def _started(self, member: int, seed: int) -> Any:
+    def _asked(self, member: int, question: Callable[..., Any], *arguments: Any) -> Any:
+        """An environment's answer; what it raises says where, and an exit, which would end a run in silence, is one."""
         try:
-            return first_observation(self.environments[member], seed)
+            return question(*arguments)
+        except SystemExit as exit:
+            raise RuntimeError(f"{self.where(member)} asked Python to exit ({exit.code!r})") from exit
         except Exception as error:
-            self._note(error, member)
+            if sys.version_info >= (3, 11):  # exceptions had no notes before
+                error.add_note(f"raised in {self.where(member)}")
             raise
-
-    def _stepped(self, member: int, action: Any) -> Any:
-        try:
-            return self.environments[member].step(action)
-        except Exception as error:
-            self._note(error, member)
-            raise
-
-    def _note(self, error: Exception, member: int) -> None:
-        if sys.version_info >= (3, 11):  # exceptions had no notes before
-            error.add_note(f"raised in {self.where(member)}")
 
     def _number(self, reward: Any, member: int) -> float:
         try:

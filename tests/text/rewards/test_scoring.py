@@ -52,6 +52,18 @@ def test_what_a_reward_does_to_its_lists_reaches_nobody():
     assert (prompts, completions, answer) == (["?", "?"], ["a", "b"], ["c", "d"])
 
 
+def test_a_program_that_exits_is_an_error_and_not_the_end_of_the_run():
+    def runs(prompts, completions, **columns):
+        return [exec(program) for program in completions]
+
+    async def waits(prompts, completions, **columns):
+        return runs(prompts, completions)
+
+    for reward in (runs, waits):
+        with pytest.raises(RuntimeError, match=r"asked Python to exit \(0\)"):
+            score(reward, ["?"], ["raise SystemExit(0)"], {})
+
+
 # What it gives.
 
 

@@ -30,13 +30,18 @@ def score(
 
     Raises:
         TypeError: The reward gave something else than a list of numbers, `StepRewards` and None.
+        RuntimeError: It, or a program that it ran, called `exit`.
         ValueError: It gave another count, or a value that is not finite; or prompts and columns differ in length.
     """
     _check_rows(prompts, completions, columns)
     # Lists of its own: what a reward does to them reaches neither the next reward nor the batch.
     own = {name: list(items) for name, items in columns.items()}
-    values = reward(prompts=list(prompts), completions=list(completions), **own)
-    return checked(reward_name(reward), _awaited(values) if inspect.isawaitable(values) else values, len(completions))
+    try:
+        values = reward(prompts=list(prompts), completions=list(completions), **own)
+        values = _awaited(values) if inspect.isawaitable(values) else values
+    except SystemExit as exit:  # of a program that a completion holds, say; it would end the run in silence
+        raise RuntimeError(f"{reward_name(reward)} asked Python to exit ({exit.code!r})") from exit
+    return checked(reward_name(reward), values, len(completions))
 
 
 def _check_rows(prompts: Sequence[Any], completions: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> None:
