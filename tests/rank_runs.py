@@ -17,6 +17,7 @@ from language_models import PROMPTS, lengths_reward, llama, policy_of
 from grpolib import (
     Callback,
     CheckpointEvery,
+    ClippedSurrogateLoss,
     CompletionSampler,
     EvaluateEvery,
     GRPOTrainer,
@@ -25,7 +26,10 @@ from grpolib import (
     ReferencePolicy,
     mlp,
     recipes,
+    shard_policy,
+    whole,
 )
+from grpolib.sharding import gathered
 from grpolib.text_recipes import text_grpo
 
 TIMINGS = {"seconds_sampling", "seconds_updating", "steps_per_second"}
@@ -80,7 +84,56 @@ def text(ranks=None):
     return trainer, kept.rows
 
 
-RUNS = {run.__name__: run for run in (gym, small_minibatches, whole_episodes, text)}
+def sharded_trainer(ranks=None, folder=None):
+    """A language model of which each rank has a part, with an optimizer that has a state."""
+    policy = policy_of(llama(), tokens_per_micro_batch=24)
+    if ranks is not None:
+        shard_policy(policy, ranks)
+    sampler = CompletionSampler(PROMPTS, lengths_reward, 4, max_new_tokens=7)
+    reference = ReferencePolicy(policy=policy_of(llama()))
+    recipe = text_grpo().replaced(reference=reference, optimizer=partial(SGD, momentum=0.9))
+    settings = {"recipe": recipe, "groups_per_step": 3}
+    make = GRPOTrainer if folder is None else partial(GRPOTrainer.resume, folder)
+    return make(policy, sampler, ranks=ranks, **settings, **({} if folder else {"seed": 1}))
+
+
+def sharded(ranks=None):
+    trainer, kept = sharded_trainer(ranks), Keeps()
+    trainer.callbacks.append(kept)
+    trainer.train(iterations=2)
+    return trainer, kept.rows
+
+
+def said(call):
+    try:
+        call()
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def refused(trainer, ranks, folder):
+    """What a sharded policy does not do, in words, and the share of its numbers that this rank has."""
+    policy, sampler = trainer.policy, trainer.sampler
+    make = partial(GRPOTrainer, policy, sampler)
+    plain = text_grpo().replaced(reference=None, loss=[ClippedSurrogateLoss()])
+    generate = partial(policy.generate, PROMPTS[:1], 1, [torch.Generator()], max_new_tokens=1)
+    calls = {
+        "alone": partial(make, recipe=plain),
+        "folder": partial(make, recipe=plain, ranks=ranks, run_folder=folder / "refused"),
+        "copied": partial(make, recipe=text_grpo(), ranks=ranks),
+        "refreshed": partial(make, recipe=text_grpo(), ranks=ranks, reference=ReferencePolicy(refresh_every=1)),
+        "generate": generate,
+    }
+    found = {name: said(call) for name, call in calls.items()}
+    with whole(policy):
+        found["whole"] = said(partial(make, recipe=plain, ranks=ranks))
+        generate()
+    mine = sum(parameter.to_local().numel() for parameter in policy.parameters())
+    return {**found, "share": mine / sum(parameter.numel() for parameter in policy.parameters())}
+
+
+RUNS = {run.__name__: run for run in (gym, small_minibatches, whole_episodes, text, sharded)}
 
 
 def go_on(folder, iterations, ranks=None):
@@ -108,8 +161,9 @@ class Dies(Callback):
 
 def write(folder, name, ranks):
     trainer, rows = RUNS[name](ranks)
-    save_file({k: p.grad for k, p in trainer.policy.named_parameters()}, folder / f"{name}.{ranks.rank}.gradients")
-    save_file(dict(trainer.policy.state_dict()), folder / f"{name}.{ranks.rank}.weights")
+    gradients = gathered({k: p.grad for k, p in trainer.policy.named_parameters()})
+    save_file(gradients, folder / f"{name}.{ranks.rank}.gradients")
+    save_file(gathered(trainer.policy.state_dict()), folder / f"{name}.{ranks.rank}.weights")
     (folder / f"{name}.{ranks.rank}.json").write_text(json.dumps(rows))
 
 
@@ -120,6 +174,13 @@ def main(task, folder):
             for name in RUNS:
                 write(folder, name, ranks)
             go_on(folder / "run", 2, ranks)
+            trainer = sharded_trainer(ranks)
+            trainer.train(iterations=1)
+            trainer.save(folder / "sharded-1")
+            trainer = sharded_trainer(ranks, folder / "sharded-1")
+            trainer.train(iterations=1)
+            trainer.save(folder / "sharded-2")
+            (folder / f"refused.{ranks.rank}.json").write_text(json.dumps(refused(trainer, ranks, folder)))
         else:
             go_on(folder / "run", 1, ranks)
             trainer = GRPOTrainer(mlp(4, 8, 2, seed=0), short, callbacks=[Dies()], ranks=ranks)

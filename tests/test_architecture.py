@@ -34,6 +34,7 @@ LAYERS = {
     "recipe": 5,
     "recipes": 5,
     "resume": 5,
+    "sharding": 3,
     "schedules": 5,
     "stopping": 5,
     "text_recipes": 5,

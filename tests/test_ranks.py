@@ -13,7 +13,8 @@ import pytest
 import rank_runs
 import torch
 from helpers import make_batch
-from rank_runs import RUNS, TIMINGS, go_on, short
+from language_models import llama, policy_of
+from rank_runs import RUNS, TIMINGS, go_on, sharded_trainer, short
 from safetensors.torch import load_file
 
 from grpolib import (
@@ -28,9 +29,12 @@ from grpolib import (
     StepSampler,
     Trainer,
     mlp,
+    shard_policy,
 )
 from grpolib.metrics import merged
 from grpolib.ranks import Origins
+from grpolib.resume import read_state, state_of
+from grpolib.sharding import is_sharded
 
 SCRIPT = Path(rank_runs.__file__)
 TOLERANCE = 1e-6
@@ -76,6 +80,42 @@ def test_ranks_have_the_same_bits(job):
     for name in RUNS:
         first, second = (load_file(job / f"{name}.{rank}.weights") for rank in (0, 1))
         assert all(torch.equal(first[k], second[k]) for k in first)
+
+
+def test_a_sharded_policy_goes_on_from_a_file_with_two_ranks_or_one(job):
+    trainer, _ = RUNS["sharded"]()
+    two, one = read_state(job / "sharded-2"), sharded_trainer(folder=job / "sharded-1")
+    one.train(iterations=1)
+    for state in (two, state_of(one)):
+        assert_close(state["policy"], trainer.policy.state_dict())
+        found, right = (kept["state"] for kept in (state["optimizer"], trainer.optimizer.state_dict()))
+        assert len(found) == len(right)
+        for number, moments in right.items():
+            assert_close(found.get(str(number), found.get(number)), moments)
+
+
+def test_what_a_sharded_policy_does_not_do_is_said(job):
+    for rank in (0, 1):
+        found = json.loads((job / f"refused.{rank}.json").read_text())
+        assert 0.4 < found.pop("share") < 0.6
+        for name, words in {
+            "alone": "give the trainer ranks=",
+            "folder": "let a callback of yours call trainer.save on every rank",
+            "copied": "load the model once more",
+            "refreshed": "leave refresh_every out",
+            "generate": "call generate within `with whole(policy):`",
+            "whole": "make the trainer outside of `with whole(policy):`",
+        }.items():
+            assert words in found.pop(name), name
+        assert found == {}
+
+
+def test_only_language_models_are_sharded_and_one_rank_changes_nothing():
+    with pytest.raises(TypeError, match="policy is a Sequential: FSDP2 is for language models"):
+        shard_policy(mlp(4, 2), of_two())
+    policy = policy_of(llama())
+    shard_policy(policy, Ranks())
+    assert not is_sharded(policy)
 
 
 def free_port():

@@ -87,6 +87,8 @@ from grpolib.ranks import Ranks as Ranks
 from grpolib.recipes import Recipe as Recipe
 from grpolib.resume import Stateful as Stateful
 from grpolib.schedules import LearningRate as LearningRate
+from grpolib.sharding import shard_policy as shard_policy
+from grpolib.sharding import whole as whole
 from grpolib.schedules import Linear as Linear
 from grpolib.schedules import LossSetting as LossSetting
 from grpolib.stopping import StopAtReturn as StopAtReturn

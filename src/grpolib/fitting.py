@@ -14,6 +14,7 @@ from grpolib.ranks import Ranks
 from grpolib.recipes import Recipe, rows_to_compile
 from grpolib.sampling import Sampler
 from grpolib.schedules import check_learning_rates
+from grpolib.sharding import in_parts, is_sharded
 
 
 def adapted(policy: Policy | nn.Module, sampler: Sampler) -> Policy:
@@ -51,6 +52,23 @@ def check_ranks(ranks: Ranks, sampler: Sampler, recipe: Recipe, modules: Iterabl
         raise ValueError(
             "each rank would normalise by what it saw itself: leave Normalized and ScaledRewards out, or use "
             "one process"
+        )
+
+
+def check_sharding(policy: Policy, recipe: Recipe, ranks: Ranks | None, run_folder: object) -> None:
+    """What is shared out among ranks needs them, and nobody who reads or writes it alone."""
+    if not is_sharded(policy):
+        return
+    if ranks is None:
+        raise ValueError("the policy is sharded: give the trainer ranks=, those that shard_policy got")
+    if not in_parts(policy):
+        raise ValueError("the sharded policy is whole now: make the trainer outside of `with whole(policy):`")
+    if recipe.reference is not None and recipe.reference.refresh_every is not None:
+        raise ValueError("a reference cannot be refreshed from a sharded policy: leave refresh_every out")
+    if run_folder is not None:
+        raise ValueError(
+            "a run folder is written by rank 0 alone, which has a part of the policy: leave run_folder out, and let "
+            "a callback of yours call trainer.save on every rank"
         )
 
 

@@ -210,18 +210,10 @@ class Ranks:
         inputs = batch.inputs.select_episodes(episodes, steps)
         return whole.select(steps, inputs=inputs, weights=weights, lengths=batch.lengths[episodes])
 
-    def summed(
-        self,
-        gradients: "Sequence[Tensor | None]",
-        parameters: Sequence[Tensor],
-        metrics: Mapping[str, Tensor],
-        count: Tensor,
-    ) -> "tuple[list[Tensor | None], dict[str, Tensor]]":
-        """Gradients summed over the ranks, and metrics over all rows that count.
+    def merged(self, metrics: Mapping[str, Tensor], count: Tensor) -> dict[str, Tensor]:
+        """Metrics over the rows of all ranks that count.
 
         Args:
-            gradients: None where a parameter has no part in the loss.
-            parameters: What they are of.
             metrics: Scalars, the same names on every rank.
             count: Rows that count here.
         """
@@ -229,11 +221,13 @@ class Ranks:
         rows = [torch.empty_like(values) for _ in range(self.size)]
         self._together(lambda: dist.all_gather(rows, values))
         table = torch.stack(rows)
-        merged_values = {name: merged(name, table[:, k], table[:, -1]) for k, name in enumerate(metrics)}
-        return self._total(gradients, parameters), merged_values
+        return {name: merged(name, table[:, k], table[:, -1]) for k, name in enumerate(metrics)}
 
-    def _total(self, gradients: "Sequence[Tensor | None]", parameters: Sequence[Tensor]) -> "list[Tensor | None]":
-        """In one message; behind the gradients stands which parameters have one, since ranks may differ in that."""
+    def summed(self, gradients: "Sequence[Tensor | None]", parameters: Sequence[Tensor]) -> "list[Tensor | None]":
+        """Gradients summed over the ranks; None where a parameter has no part in the loss of any.
+
+        In one message; behind the gradients stands which parameters have one, since ranks may differ in that.
+        """
         filled = [
             torch.zeros_like(parameter) if gradient is None else gradient
             for gradient, parameter in zip(gradients, parameters, strict=True)

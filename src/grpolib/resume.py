@@ -12,6 +12,7 @@ from grpolib.archive import read_archive
 from grpolib.checkpoint import describe
 from grpolib.policies import Policy
 from grpolib.sampling import Sampler
+from grpolib.sharding import part_like
 
 if TYPE_CHECKING:
     from grpolib.trainer import Trainer
@@ -162,7 +163,8 @@ def restore(trainer: "Trainer", state: Mapping[str, Any], checkpoint: Path) -> N
         _load(trainer.sampler, state["episodes"], f"{checkpoint}: episodes")
     for name, module in modules.items():
         if module is not None:
-            module.load_state_dict(state[name])
+            expected = module.state_dict()
+            module.load_state_dict({key: part_like(value, expected[key]) for key, value in state[name].items()})
     trainer.optimizer.load_state_dict(optimizer)
     trainer.iteration, trainer.num_steps = state["iteration"], state["num_steps"]
 
@@ -249,7 +251,11 @@ def _optimizer_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any],
         {key: tuple(value) if isinstance(old[key], tuple) else value for key, value in group.items()}
         for old, group in zip(fresh["param_groups"], groups, strict=True)
     ]
-    return {"state": {int(number): values for number, values in states.items()}, "param_groups": restored}
+    cut = {
+        int(number): {name: part_like(value, known[number]) for name, value in values.items()}
+        for number, values in states.items()
+    }
+    return {"state": cut, "param_groups": restored}
 
 
 def _shape_of_group(group: Any) -> Any:

@@ -25,6 +25,7 @@ from grpolib.fitting import (
     check_callbacks,
     check_policy_and_recipe,
     check_ranks,
+    check_sharding,
     made_optimizer,
     more_than_one,
     possible_compile,
@@ -53,6 +54,7 @@ from grpolib.sampling.engines import InProcessEngine
 from grpolib.sampling.environments import EnvSource
 from grpolib.sampling.rollout import device_of, generator, one_torch_thread
 from grpolib.schedules import check_learning_rates
+from grpolib.sharding import gathered, is_sharded, whole
 from grpolib.updates import Update
 
 logger = logging.getLogger(__name__)
@@ -125,7 +127,10 @@ class Trainer:
         self._statistics = observation_statistics(modules)
         if self.ranks is not None:
             check_ranks(self.ranks, sampler, self.recipe, modules)
-            self.ranks.start_equal(tensor for module in trained for tensor in module.state_dict().values())
+            self.ranks.start_equal(
+                tensor for module in trained if not is_sharded(module) for tensor in module.state_dict().values()
+            )
+        check_sharding(self.policy, self.recipe, self.ranks, run_folder)
         reference = self.recipe.reference
         self.reference = None if reference is None else reference.started_from(self.policy)
         self._switch_to_evaluation_mode()
@@ -202,7 +207,8 @@ class Trainer:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint from which `resume` goes on: a new folder of JSON and safetensors, whole or not at all.
 
-        With several ranks, rank 0 writes it, and any other number of ranks can go on from it.
+        With several ranks, rank 0 writes it, and any other number of ranks can go on from it; where the policy is
+        sharded, all ranks must call it.
 
         Args:
             path: Must not exist.
@@ -215,8 +221,9 @@ class Trainer:
             raise RuntimeError(
                 f"iteration {self.iteration} is not complete: save between iterations, in a callback's on_iteration_end"
             )
+        state = gathered(state_of(self)) if is_sharded(self.policy) else state_of(self)
         if self.writes:
-            write_archive(Path(path), state_of(self))
+            write_archive(Path(path), state)
             logger.info("iteration %d: saved as %s", self.iteration, path)
 
     def train(self, *, total_steps: int | None = None, iterations: int | None = None) -> None:
@@ -267,10 +274,12 @@ class Trainer:
             self.update.compile(rows_to_compile(self.recipe) or 0)
             self.is_compiled = True
         seed = np.random.SeedSequence(self.seed, spawn_key=(self.iteration,))
-        sample = self._sample(seed)
-        sampled = time.perf_counter()
+        with whole(self.policy):
+            sample = self._sample(seed)
+            sampled = time.perf_counter()
+            with one_torch_thread() if self._is_small else nullcontext():
+                own = self._annotated(sample.to(device_of(self.policy)))
         with one_torch_thread() if self._is_small else nullcontext():
-            own = self._annotated(sample.to(device_of(self.policy)))
             batch = own if self.ranks is None else self.ranks.union(own)
             learned = self._learn(batch, own, generator(seed))
         self.num_steps += batch.num_steps

@@ -14,6 +14,7 @@ from grpolib.losses import AnyMinibatch, LossOutput, PolicyLoss, counted_mean
 from grpolib.metrics import MetricMeans, merged
 from grpolib.policies import Policy, SplittingPolicy
 from grpolib.ranks import Ranks
+from grpolib.sharding import gathered, is_sharded, part_gradients
 
 Gradients: TypeAlias = "list[Tensor | None]"
 Result: TypeAlias = "tuple[Gradients, tuple[str, ...], Tensor]"
@@ -57,6 +58,7 @@ class Update:
         self._optimizer = optimizer
         self._max_grad_norm = max_grad_norm
         self._ranks = ranks
+        self._is_sharded = is_sharded(policy)
         self._run: Callable[[AnyMinibatch], Result] = self._stacked
         self._compiled: Callable[[AnyMinibatch], Result] = self._stacked
         self._traced = False
@@ -114,18 +116,26 @@ class Update:
 
     def _gradients(self, minibatch: AnyMinibatch) -> tuple[Gradients, dict[str, Tensor]]:
         """Gradients scaled down to the norm, and the metrics."""
-        if self._splitting is None:
-            gradients, metrics = self._raw_gradients(minibatch)
-        else:
-            parts = [minibatch.select_episodes(some) for some in self._splitting.micro_batches(minibatch.inputs)]
-            gradients, metrics = accumulated(parts, self._raw_gradients)
+        gradients, metrics = accumulated(self._parts(minibatch), self._raw_gradients)
         if self._ranks is not None:
-            count = (minibatch.weights != 0).sum()
-            gradients, metrics = self._ranks.summed(gradients, self._parameters, metrics, count)
-        norm = nn.utils.get_total_norm([gradient for gradient in gradients if gradient is not None])
+            metrics = self._ranks.merged(metrics, (minibatch.weights != 0).sum())
+            if not self._is_sharded:
+                gradients = self._ranks.summed(gradients, self._parameters)
+        norm = gathered(nn.utils.get_total_norm([gradient for gradient in gradients if gradient is not None]))
         scale = (self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
         metrics[GRADIENT_NORM] = norm
         return [None if gradient is None else gradient * scale for gradient in gradients], metrics
+
+    def _parts(self, minibatch: AnyMinibatch) -> list[AnyMinibatch]:
+        """Micro-batches in which some row counts, or one; of a sharded policy as many as any rank has."""
+        if self._splitting is None:
+            return [minibatch]
+        parts = [minibatch.select_episodes(some) for some in self._splitting.micro_batches(minibatch.inputs)]
+        parts = [part for part in parts if bool(part.weights.any())] or parts[:1]
+        if self._ranks is None or not self._is_sharded:
+            return parts
+        missing = max(self._ranks.gathered(len(parts))) - len(parts)
+        return parts + [replace(parts[0], weights=torch.zeros_like(parts[0].weights))] * missing
 
     def _raw_gradients(self, minibatch: AnyMinibatch) -> tuple[Gradients, dict[str, Tensor]]:
         """Gradients as they are, and the losses' metrics."""
@@ -136,12 +146,17 @@ class Update:
         loss = torch.stack([output.loss for output in outputs]).sum()
         if not loss.requires_grad:
             raise ValueError(f"the losses {self.losses} do not depend on the policy: compute them from the evaluation")
-        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        gradients = self._differentiate(loss)
         metrics = {"loss": loss.detach(), "entropy": counted_mean(minibatch, evaluation.entropy)}
         for number, output in enumerate(outputs):
             for name, value in output.metrics.items():
                 metrics[f"{name}_{number}" if name in metrics else name] = value
-        return list(gradients), metrics
+        return gradients, metrics
+
+    def _differentiate(self, loss: Tensor) -> Gradients:
+        if self._ranks is not None and self._is_sharded:
+            return part_gradients(loss, self._policy, self._parameters, self._ranks)
+        return list(torch.autograd.grad(loss, self._parameters, allow_unused=True))
 
 
 def accumulated(
@@ -150,10 +165,8 @@ def accumulated(
 ) -> tuple[Gradients, dict[str, Tensor]]:
     """Gradients of a minibatch from its micro-batches, which share its weights: the losses are sums, so they add up.
 
-    Metrics are the means over the counted rows, or the extremes of `_min` and `_max`; only a part in which some row
-    counts is computed.
+    Metrics are the means over the counted rows, or the extremes of `_min` and `_max`.
     """
-    parts = [part for part in parts if bool(part.weights.any())] or list(parts[:1])
     if len(parts) == 1:
         return gradients_of(parts[0])
     total: Gradients = []

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from grpolib.functional import episode_ids, offsets, timesteps
 from grpolib.functional._checks import check_whole
 from grpolib.policies import Evaluation, Policy
+from grpolib.sharding import check_whole_for, is_sharded
 from grpolib.text.budget import micro_batches
 from grpolib.text.generation import Choose, Draft, Restricted, greedy, sampled, write
 from grpolib.text.huggingface import HuggingFaceModel, is_huggingface, number_of_embeddings
@@ -144,7 +145,9 @@ class CausalLMPolicy(nn.Module):
         Raises:
             TypeError: A count that is no whole number, or a stop that is no text.
             ValueError: A count < 1, or an empty stop string.
+            RuntimeError: The policy is sharded, and this rank has a part of it.
         """
+        check_whole_for("generate", self)
         check_whole(group_size=group_size, max_new_tokens=max_new_tokens)
         if group_size < 1 or max_new_tokens < 1:
             raise ValueError(f"group_size={group_size} and max_new_tokens={max_new_tokens} must be >= 1")
@@ -167,11 +170,17 @@ class CausalLMPolicy(nn.Module):
         """The policy as it is now, frozen: with LoRA the same model without its adapters, else a copy.
 
         Raises:
-            ValueError: A parameter beside the adapters is trained, so that the model without them would not stay.
+            ValueError: A parameter beside the adapters is trained, so that the model without them would not stay; or
+                the policy is sharded, and so cannot be copied.
         """
         if hasattr(self.model, "disable_adapter"):
             _check_adapters_alone(self.model)
             return WithoutAdapters(self)
+        if is_sharded(self):
+            raise ValueError(
+                "a sharded policy cannot be copied as its own reference: load the model once more and give "
+                "ReferencePolicy(policy=CausalLMPolicy(...)), train adapters, or take a recipe without a KL term"
+            )
         frozen = copy.deepcopy(self)
         for parameter in frozen.parameters():
             parameter.requires_grad_(False)
