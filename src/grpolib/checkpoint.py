@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -107,7 +107,7 @@ def describe(value: Any) -> Any:
 
 
 @contextmanager
-def _whole_file(path: Path) -> Iterator[Path]:
+def _whole_file(path: Path) -> Generator[Path, None, None]:
     """A temporary path whose file takes the place of `path` if nothing goes wrong, and goes away if it does."""
     temporary = path.with_name(path.name + ".tmp")
     try:

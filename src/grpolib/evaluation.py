@@ -1,6 +1,6 @@
 """Evaluation both ways: the most probable action, and the policy as it was trained."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -188,7 +188,7 @@ class EvaluationRun:
 
 
 @contextmanager
-def _evaluation_mode(policy: Policy) -> Iterator[None]:
+def _evaluation_mode(policy: Policy) -> Generator[None, None, None]:
     """Dropout and the like are off, then every part is as it was."""
     modes = [(module, module.training) for module in policy.modules()]
     policy.train(False)

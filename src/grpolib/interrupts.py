@@ -3,7 +3,7 @@
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -36,7 +36,7 @@ class Interrupt:
 
 
 @contextmanager
-def deferred_interrupt() -> Iterator[Interrupt]:
+def deferred_interrupt() -> Generator[Interrupt, None, None]:
     """Turn the first signal into a request, which is raised at the end at the latest; a second one acts at once.
 
     Outside the main thread, or under a handler of the user's own, a signal stays as it is.

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
@@ -29,10 +30,10 @@ KINDS: dict[str, Any] = {
     "recipe": dict,
     "sampler": dict,
     "policy": dict,
-    "critic": dict | None,
-    "reference": dict | None,
+    "critic": (dict, NoneType),
+    "reference": (dict, NoneType),
     "optimizer": dict,
-    "episodes": dict | None,
+    "episodes": (dict, NoneType),
     "callbacks": list,
 }
 """What a checkpoint holds."""

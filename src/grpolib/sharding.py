@@ -1,6 +1,6 @@
 """Language models that FSDP2 shares out: every rank keeps a part of each parameter, its gradient and its moments."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,7 @@ def in_parts(policy: Policy | nn.Module) -> bool:
 
 
 @contextmanager
-def whole(policy: Policy | nn.Module) -> Iterator[None]:
+def whole(policy: Policy | nn.Module) -> Generator[None, None, None]:
     """Have the whole of a sharded policy on every rank, where each may then call it as often as it likes.
 
     All ranks come here together. Any other policy is whole anyway.

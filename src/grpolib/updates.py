@@ -100,7 +100,7 @@ class Update:
                 settings["recompile_limit"] = RECOMPILE_LIMIT
             self._traced = True
             try:
-                with torch._dynamo.config.patch(settings):
+                with torch._dynamo.config.patch(settings):  # pyright: ignore[reportPrivateUsage]  torch names it so
                     return self._compiled(full)
             except Exception as error:  # whatever a compiler or a tracer may raise: eager is always right
                 cause = getattr(error, "inner_exception", error)

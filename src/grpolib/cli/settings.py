@@ -146,8 +146,9 @@ def read_settings(run: Path) -> Settings:
     if not path.is_file():
         raise FileNotFoundError(f"no {FILE} in {run}: give the folder of a run that `grpolib train` made")
     try:
-        values = json.loads(path.read_text())
-        settings = Settings(**{**values, "changes": Changes(**values["changes"])})
+        values: dict[str, Any] = json.loads(path.read_text())
+        values["changes"] = Changes(**values["changes"])
+        settings = Settings(**values)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     if not isinstance(settings.env, str):

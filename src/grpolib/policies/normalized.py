@@ -1,6 +1,6 @@
 """Observations with mean 0 and standard deviation 1, by statistics that travel with the policy."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
@@ -101,7 +101,7 @@ def observation_statistics(modules: Iterable[nn.Module]) -> list[RunningStatisti
 
 
 @contextmanager
-def taking_in(statistics: Iterable[RunningStatistics]) -> Iterator[None]:
+def taking_in(statistics: Iterable[RunningStatistics]) -> Generator[None, None, None]:
     """What passes through them is taken in."""
     for one in statistics:
         one.training = True

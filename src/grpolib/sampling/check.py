@@ -1,7 +1,7 @@
 """Does an environment suit a group baseline? Questions, answers, and what each answer means."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -185,7 +185,7 @@ def _globals_changed(run: Any) -> bool:
 
 
 @contextmanager
-def _global_generators_kept() -> Iterator[None]:
+def _global_generators_kept() -> Generator[None, None, None]:
     python, numpy, tensor = _globals_state()
     try:
         yield

@@ -1,6 +1,6 @@
 """Making the environments that a sampler owns."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -125,7 +125,7 @@ def first_observation(environment: Env, seed: int) -> Any:
 
 
 @contextmanager
-def exits_are_errors(place: str) -> Iterator[None]:
+def exits_are_errors(place: str) -> Generator[None, None, None]:
     """Turn what `sys.exit` raises into an error that says where: it would end a run in silence."""
     try:
         yield

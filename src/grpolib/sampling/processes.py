@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import cloudpickle
 import torch
-import torch.multiprocessing  # its import lets tensors travel through pipes as shared memory
+import torch.multiprocessing  # pyright: ignore[reportUnusedImport]  its import lets tensors travel through pipes as shared memory
 from torch import Tensor, nn
 
 from grpolib.policies import ActingPolicy
@@ -219,7 +219,7 @@ class _Worker:
 
 
 @contextmanager
-def _signals_held_back() -> Iterator[None]:
+def _signals_held_back() -> Generator[None, None, None]:
     """A new process inherits that signals have to wait, from its first moment on; one for this process waits too."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

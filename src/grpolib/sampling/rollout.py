@@ -1,7 +1,7 @@
 """The unit of work of every sampler of groups: one complete episode in each of a few environments."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -113,7 +113,7 @@ def generator(seed: np.random.SeedSequence) -> torch.Generator:
 
 
 @contextmanager
-def one_torch_thread() -> Iterator[None]:
+def one_torch_thread() -> Generator[None, None, None]:
     """Small networks run faster on one thread, and their bits must not depend on the number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

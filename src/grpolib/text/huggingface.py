@@ -7,7 +7,7 @@ import copy
 import inspect
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -158,7 +158,7 @@ class HuggingFaceModel:
 
 
 @contextmanager
-def checkpointed(layers: Iterable[nn.Module]) -> Iterator[None]:
+def checkpointed(layers: Iterable[nn.Module]) -> Generator[None, None, None]:
     """Layers whose insides are not kept for the gradient but computed again.
 
     Hugging Face's own switch works in training mode alone, where dropout is on.

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -214,7 +214,7 @@ class CausalLMPolicy(nn.Module):
         return Evaluation(log_probs, entropy)
 
     @contextmanager
-    def _settings(self) -> Iterator[None]:
+    def _settings(self) -> Generator[None, None, None]:
         """Dropout off, and the type to compute in."""
         with ExitStack() as stack:
             stack.enter_context(without_dropout(self))
@@ -246,7 +246,7 @@ class WithoutAdapters(nn.Module):
 
 
 @contextmanager
-def without_dropout(module: nn.Module) -> Iterator[None]:
+def without_dropout(module: nn.Module) -> Generator[None, None, None]:
     """Every part in evaluation mode, then as it was."""
     training = [part for part in module.modules() if part.training]
     for part in training:

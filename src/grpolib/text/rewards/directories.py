@@ -3,12 +3,12 @@
 import itertools
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 
 @contextmanager
-def private_directory(owner: int | None = None) -> Iterator[str]:
+def private_directory(owner: int | None = None) -> Generator[str, None, None]:
     """A new directory that only its owner may open: this process's user, or another one."""
     directory = tempfile.mkdtemp(prefix="grpolib-")
     try:

@@ -10,7 +10,7 @@ import selectors
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -86,7 +86,7 @@ class _Bench:
 
 
 @contextmanager
-def _seated(judge: Judge) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+def _seated(judge: Judge) -> Generator[tuple[IO[bytes], IO[bytes]], None, None]:
     """Pipes to a judge that is ready, gone with all its process group afterwards."""
     user = transient_user()
     command = limited(judge.command(), RESOURCES, user)

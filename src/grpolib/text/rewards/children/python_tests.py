@@ -19,7 +19,7 @@ def main(code: str, tests: str, token: str) -> None:
     pristine = dict(vars(builtins))
     written: dict[str, Any] = {"__name__": "completion"}
     execute(compile(code, "completion.py", "exec"), written)
-    scope = {**written, "__name__": "tests", "__builtins__": pristine}
+    scope: dict[str, Any] = {**written, "__name__": "tests", "__builtins__": pristine}
     execute(checks, scope)
     for name in names:
         scope[name]()
