@@ -35,7 +35,7 @@ bench:
 kills:
 	python tests/kills.py --kills 200 --folder runs/kills
 
-# Forty minutes: trains with a disturbance every minute, beside the same training left alone.
+# An hour on two cores: trains with a disturbance every minute, beside the same training left alone.
 soak:
 	python examples/benchmarks/soak.py --out runs/soak
 

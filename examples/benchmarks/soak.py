@@ -1,6 +1,6 @@
 """Training that is disturbed again and again, beside the same training left alone: equal bits, and nothing grows.
 
-    python examples/benchmarks/soak.py --out runs/soak      # about forty minutes on two cores
+    python examples/benchmarks/soak.py --out runs/soak      # about an hour on two cores
     python examples/benchmarks/soak.py --out runs/soak --iterations 60 --every 15
 
 Both train on LunarLander-v3, evaluate and write checkpoints; one has two workers, the other none. About every minute a
@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
 from speed.memory import resources
 
@@ -32,6 +31,7 @@ from grpolib import Callback, CheckpointEvery, EvaluateEvery, GRPOTrainer, mlp, 
 
 SHORT = partial(gymnasium.make, "LunarLander-v3", max_episode_steps=400)
 TIMINGS = {"seconds_sampling", "seconds_updating", "steps_per_second"}
+TRAINER = "resident, trainer [MB]"
 DISTURBANCES = ("a worker is killed", "the run is killed", "the run is told to end")
 
 
@@ -141,13 +141,39 @@ def same(one: Path, other: Path) -> bool:
     return weights[0] == weights[1] and all(rows_of(one / name) == rows_of(other / name) for name in tables)
 
 
-def growth(file: Path, name: str) -> float:
-    """Of a resource, by 1,000 iterations, in each process's own second half; the median over processes."""
-    lives: dict[int, list[tuple[int, float]]] = {}
-    for line in map(json.loads, file.read_text().splitlines()):
-        lives.setdefault(line["pid"], []).append((line["iteration"], line[name]))
-    halves = [np.array(life[len(life) // 2 :]) for life in lives.values() if len(life) >= 6]
-    return float(np.median([np.polyfit(*half.T, 1)[0] * 1000 for half in halves])) if halves else float("nan")
+def halves(file: Path, name: str) -> str:
+    """The largest of a resource while the first and the second half of the iterations ran."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    middle = lines[-1]["iteration"] / 2
+    early, late = (max(line[name] for line in lines if (line["iteration"] > middle) == is_late) for is_late in (0, 1))
+    return f"{early:.0f}, {late:.0f}"
+
+
+def growth(file: Path) -> float:
+    """Megabytes that the trainer's process takes more, from the end of the first quarter to the end."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return float(lines[-1][TRAINER] - lines[len(lines) // 4][TRAINER])
+
+
+def growth_of_environments(episodes: int) -> float:
+    """Megabytes that so many episodes take more without any of this library, from 500 played after 500."""
+    environment = SHORT()
+    environment.action_space.seed(0)
+    held = []
+    for episode in range(1001):
+        if episode in (500, 1000):
+            held.append(resources()[TRAINER])
+        environment.reset(seed=episode)
+        ended = False
+        while not ended:
+            _, _, terminated, truncated, _ = environment.step(environment.action_space.sample())
+            ended = terminated or truncated
+    return float(held[1] - held[0]) / 500 * episodes
+
+
+def episodes_of(folder: Path) -> int:
+    """Of the last three quarters of a run: in training, and in evaluations of ten both ways."""
+    return len(rows_of(folder / "metrics.csv")) * 3 // 4 * 32 + len(rows_of(folder / "evaluations.csv")) * 3 // 4 * 20
 
 
 def main() -> None:
@@ -169,11 +195,13 @@ def main() -> None:
     minutes = (time.monotonic() - start) / 60
     if alone.wait() != 0:
         raise SystemExit(f"the run that was left alone failed: see {args.out / 'alone.log'}")
-    names = ("resident, trainer [MB]", "resident, children [MB]", "child processes", "open files", "/dev/shm entries")
-    print("| grows by, in 1,000 iterations | left alone | disturbed |\n|---|---|---|")
-    for name in names:
-        columns = [growth(args.out / f"{run}.jsonl", name) for run in ("alone", "disturbed")]
-        print(f"| {name} | {columns[0]:.2f} | {columns[1]:.2f} |")
+    print("| largest in the first and the second half | left alone | disturbed |\n|---|---|---|")
+    for name in (TRAINER, "resident, children [MB]", "child processes", "open files", "/dev/shm entries"):
+        columns = [halves(args.out / f"{run}.jsonl", name) for run in ("alone", "disturbed")]
+        print(f"| {name} | {columns[0]} | {columns[1]} |")
+    grown, episodes = growth(args.out / "alone.jsonl"), episodes_of(args.out / "alone")
+    own = growth_of_environments(episodes)
+    print(f"left alone, {grown:.0f} MB in the last {episodes} episodes; as many without this library take {own:.0f} MB")
     equal, memory = same(args.out / "alone", args.out / "disturbed"), set(os.listdir("/dev/shm")) - before
     print(f"{args.iterations} iterations in {minutes:.0f} minutes, disturbed {sum(done.values())} times: {dict(done)}")
     print(f"same bits: {equal}; runs that left a process: {left}; left in shared memory: {sorted(memory)}")
