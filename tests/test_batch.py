@@ -7,8 +7,8 @@ from helpers import bools, ints, make_batch, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpolib import GroupBatch, MinibatchPlan, StepInputs, step_weights
-from grpolib.batch import concatenate
+from grpolib import EpisodeInputs, GroupBatch, MinibatchPlan, StepInputs, step_weights
+from grpolib.batch import concatenate, select_groups
 
 NAN, INF = math.nan, math.inf
 REDUCTIONS = ("episode_mean", "step_mean", "constant")
@@ -485,6 +485,60 @@ def test_a_batch_that_is_on_the_device_already_is_not_copied():
     assert batch.to(torch.device("cpu")) is batch
 
 
+def every_field(count, steps, **fields):
+    """One tensor in every field of a batch that may hold one."""
+    return {
+        "final_inputs": torch.arange(2.0 * count).view(count, 2),
+        "loss_mask": torch.arange(steps) % 2 == 0,
+        "scored": torch.arange(count) % 3 != 1,
+        "reward_mask": torch.arange(steps) % 3 == 0,
+        "reference_log_probs": -torch.arange(1.0, steps + 1),
+        "reference_parameters": torch.arange(2.0 * steps).view(steps, 2),
+        "penalties": torch.arange(0.0, steps),
+        "reward_factors": torch.arange(2.0, steps + 2),
+        "values": torch.arange(3.0, steps + 3),
+        "final_values": torch.arange(4.0, count + 4),
+        "first_timesteps": torch.arange(count) % 2,
+        **fields,
+    }
+
+
+def test_a_batch_moves_with_all_that_it_holds(monkeypatch):
+    # "meta" is a device that is there everywhere and holds shapes alone: no values to check.
+    meta = torch.device("meta")
+    monkeypatch.setattr(GroupBatch, "__post_init__", lambda batch: None)
+    batch = make_batch((2, 1, 3), **every_field(3, 6), metrics={"seen": ints(1, 2)})
+    moved = batch.to(meta)
+    for name, value in vars(moved).items():
+        if isinstance(value, torch.Tensor):
+            assert value.device == meta, name
+            assert value.shape == getattr(batch, name).shape
+    assert moved.inputs.observations.device == moved.inputs.actions.device == meta
+    assert moved.final_inputs.shape == (3, 2)
+    assert moved.metrics["seen"] is batch.metrics["seen"]
+    assert make_batch().to(meta).final_inputs is None
+
+
+def test_groups_are_taken_in_the_order_asked_for_with_all_that_is_theirs():
+    batch = make_batch((1, 2, 3, 1), group_ids=(0, 1, 1, 2), **every_field(4, 7), metrics={"seen": ints(1)})
+    taken = select_groups(batch, ints(2, 1))
+    episodes, steps = ints(3, 1, 2), ints(6, 1, 2, 3, 4, 5)
+    assert taken.group_ids.tolist() == [0, 1, 1]
+    assert taken.lengths.tolist() == [1, 2, 3]
+    assert rows_of(taken) == steps.tolist()
+    assert taken.metrics is batch.metrics
+    per_episode = {"final_inputs", "scored", "final_values", "first_timesteps", "terminated"}
+    for name in {*every_field(4, 7), "log_probs", "rewards", "terminated"}:
+        rows = episodes if name in per_episode else steps
+        assert torch.equal(getattr(taken, name), getattr(batch, name)[rows]), name
+
+
+def test_groups_of_a_batch_without_more():
+    taken = select_groups(make_batch((1, 2), group_ids=(0, 1)), ints(1))
+    assert (rows_of(taken), taken.group_ids.tolist()) == ([1, 2], [0])
+    assert taken.final_inputs is taken.values is taken.scored is taken.reference_parameters is None
+
+
 # Joining batches.
 
 
@@ -549,3 +603,31 @@ def test_inputs_select_and_join_rows():
 def test_inputs_need_as_many_actions_as_observations():
     with pytest.raises(ValueError, match="3 observations and 2 actions"):
         StepInputs(torch.zeros(3, 1), torch.zeros(2))
+    with pytest.raises(ValueError, match="3 observations and 2 actions"):
+        EpisodeInputs(torch.zeros(3, 1), torch.zeros(2), ints(2), torch.zeros(1, 4))
+
+
+def recurrent_inputs():
+    """Episodes of two, one and three steps: observation [t], action t, and ten times the episode's number as state."""
+    states = torch.tensor([[0.0, 0.0], [10.0, 10.0], [20.0, 20.0]])
+    return EpisodeInputs(torch.arange(6.0).unsqueeze(1), torch.arange(6), ints(2, 1, 3), states)
+
+
+def test_inputs_of_whole_episodes_select_and_join_with_their_states():
+    inputs = recurrent_inputs()
+    assert len(inputs) == 6
+    picked = inputs.select_episodes(ints(2, 0), ints(3, 4, 5, 0, 1))
+    joined = picked.concatenate([inputs])
+    assert (len(picked), len(joined)) == (5, 11)
+    assert picked.lengths.tolist() == [3, 2]
+    assert picked.states.tolist() == [[20, 20], [0, 0]]
+    assert joined.actions.tolist() == joined.observations.squeeze(1).tolist() == [3, 4, 5, 0, 1, 0, 1, 2, 3, 4, 5]
+    assert joined.lengths.tolist() == [3, 2, 2, 1, 3]
+    assert joined.states[:, 0].tolist() == [20, 0, 0, 10, 20]
+
+
+def test_inputs_move_to_a_device():
+    meta = torch.device("meta")
+    for inputs in (recurrent_inputs(), StepInputs(torch.zeros(3, 2), torch.zeros(3))):
+        for name, value in vars(inputs.to(meta)).items():
+            assert (value.device, value.shape) == (meta, getattr(inputs, name).shape), name

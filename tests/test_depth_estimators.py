@@ -486,6 +486,63 @@ def test_timestep_leave_one_out_is_normalised_over_the_scored_steps(case, discou
             assert_matches(torch.cat([found[i] for i in kept]), expected)
 
 
+def critic_batch(**fields):
+    """Two episodes, the second one cut: rewards 1 to 3, values 0.5, 1.0 and -1.0, and 4.0 behind the cut."""
+    return make_batch(
+        (2, 1),
+        values=torch.tensor([0.5, 1.0, -1.0]),
+        final_values=torch.tensor([9.0, 4.0]),
+        terminated=bools(True, False),
+        **fields,
+    )
+
+
+def test_generalised_advantages_and_their_targets():
+    # delta = r + 0.5 V' - V: 1 + 0.5 - 0.5, 2 + 0 - 1, 3 + 0.5 x 4 + 1; the sum goes on with 0.5 x 0.5.
+    raw = [1.0 + 0.25 * 1.0, 1.0, 6.0]
+    plain = GAE(discount=0.5, gae_lambda=0.5, normalize=False)
+    assert plain(critic_batch()).tolist() == raw
+    assert plain.returns(critic_batch()).tolist() == [raw[0] + 0.5, raw[1] + 1.0, raw[2] - 1.0]
+    assert GAE(discount=0.5, gae_lambda=0.5).returns(critic_batch()).tolist() == [1.75, 2.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("mask", "kept"), [(None, [0, 1, 2]), ((True, False, True), [0, 2]), ((True, False, False), [0])]
+)
+def test_generalised_advantages_are_centred_and_scaled_over_the_counted_steps(mask, kept):
+    batch = critic_batch(loss_mask=None if mask is None else bools(*mask))
+    raw = torch.tensor([1.25, 1.0, 6.0], dtype=torch.float64)
+    std = raw[kept].std(correction=0)
+    expected = (raw - raw[kept].mean()) / std if len(kept) > 1 else torch.zeros(3)
+    found = GAE(discount=0.5, gae_lambda=0.5)(batch)
+    torch.testing.assert_close(found, expected.float())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TimestepLeaveOneOut(normalize="batch"), "^normalize is 'batch'"),
+        (lambda: AnchorState(discount=1.5), "^discount is 1.5"),
+        (lambda: RewardToGo(correction=2), "correction is 2"),
+        (lambda: ProcessSupervision(correction=2), "correction is 2"),
+    ],
+)
+@pytest.mark.usefixtures("without_shape_hook")
+def test_settings_that_cannot_be_are_named_where_they_are_written(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(("radius", "near"), [(0.9, False), (1.1, True)])
+@pytest.mark.parametrize("unit", [0.25, 4.0])
+def test_a_radius_is_in_standard_deviations_with_the_divisor_n(unit, radius, near):
+    # States 0 and 1 (in any unit) have the standard deviation 1/2 with the divisor n, so they lie 2 apart.
+    inputs = StepInputs(torch.tensor([[0.0, 7.0], [unit, 7.0]]), ints(0, 0))
+    batch = make_batch((1, 1), rewards=[0.0, 1.0], inputs=inputs)
+    term = AnchorState(radius=2 * radius)(batch) - GroupZScore()(batch)
+    assert bool(term.any()) is near
+
+
 def test_only_generalised_advantages_have_targets_for_a_critic():
     for estimator in ALL:
         assert hasattr(estimator, "returns") == isinstance(estimator, GAE)

@@ -40,6 +40,9 @@ from grpolib import (
     as_policy,
     mlp,
 )
+from grpolib.estimators import needs_critic
+from grpolib.kl_losses import needs_reference, needs_reference_parameters
+from grpolib.losses import needs_episodes
 from grpolib.metrics import batch_metrics
 
 NAN, INF = math.nan, math.inf
@@ -314,10 +317,12 @@ def test_a_ratio_that_overflows(advantage, loss, level):
         (lambda: CISPOLoss(clip_epsilon=1.0), "clip_epsilon is 1.0"),
         (lambda: EntropyBonus(-0.1), "coefficient must be >= 0"),
         (lambda: EntropyBonus(NAN), "coefficient must be >= 0"),
+        (lambda: EntropyBonus(INF), "coefficient must be >= 0 and finite"),
+        (lambda: ValueLoss(0.0), r"ValueLoss.* coefficient must be > 0; leave the term"),
         (lambda: K1(0.0), "coefficient must be > 0; leave the term"),
         (lambda: K2(-1.0), "coefficient must be > 0; leave the term"),
         (lambda: K3(NAN), "coefficient must be > 0; leave the term"),
-        (lambda: ExactKL(0.0), "coefficient must be > 0; leave the term"),
+        (lambda: ExactKL(0.0), r"ExactKL.* coefficient must be > 0; leave the term"),
         (lambda: K1(1.0, gradient="reverse"), "gradient"),
         (lambda: K3(1.0, gradient="forward_kl"), "gradient"),
         (lambda: K1(1.0, gradient="reverse_kl", ratio_level="token"), "level"),
@@ -330,7 +335,49 @@ def test_settings_that_cannot_be_fail_where_they_are_written(make, message):
         make()
 
 
+@pytest.mark.parametrize(
+    ("asks", "reads"),
+    [
+        (needs_critic, ValueLoss()),
+        (needs_critic, GAE()),
+        (needs_reference, K3(0.1)),
+        (needs_reference, ExactKL(0.1)),
+        (needs_reference_parameters, ExactKL(0.1)),
+        (needs_episodes, ClippedSurrogateLoss(ratio_level="episode_mean")),
+    ],
+)
+def test_what_a_piece_reads_is_asked_for_and_not_guessed(asks, reads):
+    assert asks(reads) is True
+    for other in (EntropyBonus(0.1), LeaveOneOut(), lambda evaluation, minibatch: None):
+        assert asks(other) is False
+
+
+# The critic.
+
+
+def test_the_value_loss_is_the_weighted_squared_error():
+    minibatch = make_minibatch([0.0, 0.0], weights=[0.25, 0.75], returns=torch.tensor([1.0, -2.0]))
+    values = torch.tensor([3.0, -1.0], requires_grad=True)
+    evaluation = Evaluation(torch.zeros(2), torch.zeros(2), values=values)
+    output = ValueLoss(0.5)(evaluation, minibatch)
+    output.loss.backward()
+    assert output.loss.item() == 0.5 * (0.25 * 4 + 0.75 * 1)
+    assert output.metrics["value_loss"].item() == 0.25 * 4 + 0.75 * 1
+    assert values.grad.tolist() == [0.25 * 2, 0.75 * 1]
+
+
+def test_a_value_loss_without_values_or_returns_raises():
+    two = torch.zeros(2)
+    for values, returns in ((None, two), (two, None), (None, None)):
+        with pytest.raises(ValueError, match=r"needs values and returns: give critic=Critic\(module\)"):
+            ValueLoss()(Evaluation(two, two, values=values), make_minibatch(two, returns=returns))
+
+
 # Entropy.
+
+
+def test_a_schedule_may_end_a_bonus_at_zero():
+    assert EntropyBonus(0.0).coefficient == 0
 
 
 def test_the_entropy_bonus_and_its_gradient():

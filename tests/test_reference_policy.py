@@ -273,14 +273,38 @@ def test_a_reference_that_nothing_reads_is_refused_at_once():
     [
         ({"refresh_every": 0}, r"refresh_every is 0.*>= 1.*None for never"),
         ({"refresh_every": -1}, r"refresh_every is -1"),
+        ({"refresh_every": 2.5}, r"refresh_every is 2\.5"),
         ({"mix": 0.0}, r"mix is 0\.0.*\(0, 1\]"),
         ({"mix": 1.5}, r"mix is 1\.5"),
         ({"mix": float("nan")}, r"mix is nan"),
     ],
 )
+@pytest.mark.usefixtures("without_shape_hook")
 def test_references_that_cannot_be(arguments, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         ReferencePolicy(**arguments)
+
+
+class KnowsItsReference(nn.Module):
+    """A policy that makes its reference itself, which has no parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.frozen = as_policy(nn.Flatten(), Discrete(2))
+
+    def evaluate(self, inputs):
+        return self.frozen.evaluate(inputs)
+
+    def as_reference(self):
+        return self.frozen
+
+
+def test_a_policy_that_makes_its_reference_is_asked_for_it():
+    policy = KnowsItsReference()
+    assert ReferencePolicy().started_from(policy).policy is policy.frozen
+    with pytest.raises(ValueError, match=r"refresh_every=3 and the reference has no parameters of its own"):
+        ReferencePolicy(refresh_every=3).started_from(policy)
 
 
 def test_a_given_module_is_adapted_as_the_trained_one_was():

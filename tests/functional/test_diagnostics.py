@@ -220,3 +220,9 @@ def test_other_shapes_raise_instead_of_broadcasting():
         living_peers(ints([1, 1, 1]), ints([0, 0]))
     with pytest.raises(ValueError, match=r"scores has shape \[3, 1\]"):
         group_std(column, ints([0, 0, 0]))
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_living_peers_names_what_does_not_fit():
+    with pytest.raises(ValueError, match=r"group_ids.* lengths"):
+        living_peers(ints([1, 2]), ints([0]))

@@ -311,3 +311,18 @@ def test_exact_divergences_do_not_broadcast():
     ):
         with pytest.raises(ValueError, match=rf"{name} has shape \[2\]"):
             gaussian_kl(*case)
+
+
+@pytest.mark.parametrize("wide", range(4))
+def test_one_wide_argument_of_the_gaussian_kl_makes_the_whole_wide(wide):
+    arguments = [torch.tensor([[0.5, -1.0]]), torch.tensor([[1.5, 0.5]]), torch.tensor([[0.25, 2.0]]), torch.ones(1, 2)]
+    arguments[wide] = arguments[wide].double()
+    found = gaussian_kl(*arguments)
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, gaussian_kl(*(argument.double() for argument in arguments)), rtol=1e-14, atol=0)
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_the_gaussian_kl_names_what_does_not_fit():
+    with pytest.raises(ValueError, match=r"reference_std.* mean"):
+        gaussian_kl(torch.zeros(2, 2), torch.ones(2, 2), torch.zeros(2, 2), torch.ones(2))
