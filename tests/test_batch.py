@@ -171,9 +171,10 @@ def test_every_row_comes_once_an_epoch_and_the_short_last_one_is_kept():
     assert all(epoch != list(range(10)) for epoch in epochs)
 
 
-def test_the_permutations_come_from_the_given_generator():
-    batch = make_batch((4, 1, 5))
-    first, again, other = (minibatches(batch, seed=seed, epochs=2, size=3) for seed in (5, 5, 6))
+@pytest.mark.parametrize("by", ["step", "episode"])
+def test_the_permutations_come_from_the_given_generator(by):
+    batch = make_batch((1, 2, 1, 3, 1, 2))
+    first, again, other = (minibatches(batch, seed=seed, epochs=2, size=3, by=by) for seed in (5, 5, 6))
     assert [rows_of(part) for part in first] == [rows_of(part) for part in again]
     assert [rows_of(part) for part in first] != [rows_of(part) for part in other]
 
@@ -323,6 +324,26 @@ def test_advantages_and_returns_need_one_value_a_step(shape):
         minibatches(batch, returns=torch.ones(shape))
 
 
+@pytest.mark.parametrize(
+    ("values", "kind"), [(torch.ones(6, dtype=torch.long), "torch.int64"), ([1.0] * 6, "list"), (None, "NoneType")]
+)
+@pytest.mark.usefixtures("without_shape_hook")
+def test_what_is_no_tensor_of_floats_is_named(values, kind):
+    batch = make_batch((2, 1, 3))
+    with pytest.raises(TypeError, match=f"^advantages are {kind}: an estimator gives a tensor of floating-point"):
+        list(batch.minibatches(values, "step_mean", MinibatchPlan(), rng()))
+
+
+def test_an_advantage_that_is_not_finite_is_named():
+    with pytest.raises(ValueError, match=r"^advantages nan at step 1 of member 0 of group 0"):
+        minibatches(make_batch((2, 1)), advantages=torch.tensor([0.0, NAN, 0.0]))
+
+
+def test_a_batch_as_one_minibatch_has_its_episodes():
+    batch, one = make_batch((2, 1)), torch.ones(3)
+    assert batch.as_minibatch(one, one, None).lengths is batch.lengths
+
+
 def test_the_default_plan_is_the_published_one():
     assert MinibatchPlan() == MinibatchPlan(epochs=4, size=64, by="step")
 
@@ -334,11 +355,13 @@ def test_the_default_plan_is_the_published_one():
         ({"epochs": 0}, "epochs=0"),
         ({"size": 0}, "size=0"),
         ({"size": -3}, "size=-3"),
+        ({"size": 2.5}, "size is 2.5"),
+        ({"epochs": True}, "epochs is True"),
         ({"by": "group"}, "'step' or 'episode'.*'group'"),
     ],
 )
 def test_plans_that_cannot_be(arguments, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         MinibatchPlan(**arguments)
 
 

@@ -224,5 +224,5 @@ def test_other_shapes_raise_instead_of_broadcasting():
 
 @pytest.mark.usefixtures("without_shape_hook")
 def test_living_peers_names_what_does_not_fit():
-    with pytest.raises(ValueError, match=r"group_ids.* lengths"):
+    with pytest.raises(ValueError, match=r"^group_ids has .* lengths asks for"):
         living_peers(ints([1, 2]), ints([0]))

@@ -324,5 +324,22 @@ def test_one_wide_argument_of_the_gaussian_kl_makes_the_whole_wide(wide):
 
 @pytest.mark.usefixtures("without_shape_hook")
 def test_the_gaussian_kl_names_what_does_not_fit():
-    with pytest.raises(ValueError, match=r"reference_std.* mean"):
+    with pytest.raises(ValueError, match=r"^reference_std has .* mean asks for"):
         gaussian_kl(torch.zeros(2, 2), torch.ones(2, 2), torch.zeros(2, 2), torch.ones(2))
+
+
+@pytest.mark.parametrize("wide", range(2))
+def test_one_wide_argument_of_the_categorical_kl_makes_the_whole_wide(wide):
+    arguments = [torch.tensor([[0.5, -1.0]]), torch.tensor([[1.5, 0.5]])]
+    arguments[wide] = arguments[wide].double()
+    found = categorical_kl(*arguments)
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(
+        found, categorical_kl(*(argument.double() for argument in arguments)), rtol=1e-14, atol=0
+    )
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_the_categorical_kl_names_what_does_not_fit():
+    with pytest.raises(ValueError, match=r"^reference_logits has .* logits asks for"):
+        categorical_kl(torch.zeros(2, 2), torch.zeros(2))
