@@ -214,7 +214,7 @@ def test_other_shapes_raise_instead_of_broadcasting():
         clip_fractions(row, column, clip_epsilon=0.2)
     with pytest.raises(ValueError, match=r"values has shape \[3, 1\]"):
         explained_variance(column, row)
-    with pytest.raises(ValueError, match=r"mask has shape \[2\]"):
+    with pytest.raises(ValueError, match=r"mask has shape \[2\], the per-step input asks for"):
         effective_sample_size(row, mask=bools([True, True]))
     with pytest.raises(ValueError, match=r"group_ids has shape \[2\]"):
         living_peers(ints([1, 1, 1]), ints([0, 0]))

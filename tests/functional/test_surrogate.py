@@ -348,7 +348,7 @@ def test_a_dual_clip_of_one_or_less_raises(dual_clip):
 @pytest.mark.usefixtures("without_shape_hook")
 def test_columns_raise_instead_of_broadcasting():
     row, column = torch.ones(3), torch.ones(3, 1)
-    with pytest.raises(ValueError, match=r"old_log_probs has shape \[3, 1\]"):
+    with pytest.raises(ValueError, match=r"old_log_probs has shape \[3, 1\], log_probs asks for \[3\]"):
         importance_ratio(row, column)
     with pytest.raises(ValueError, match=r"advantages has shape \[3, 1\], ratios asks for \[3\]"):
         clipped_surrogate(row, column)
@@ -356,3 +356,14 @@ def test_columns_raise_instead_of_broadcasting():
         cispo_objective(row, column, row, clip_epsilon_high=0.2)
     with pytest.raises(ValueError, match=r"log_probs has shape \[3, 1\]"):
         cispo_objective(row, row, column, clip_epsilon_high=0.2)
+
+
+@pytest.mark.parametrize("function", [importance_ratio, clipped_surrogate])
+@pytest.mark.parametrize("wide", range(2))
+def test_one_wide_argument_makes_the_whole_wide(function, wide):
+    arguments = [torch.tensor([-0.3, -1.7]), torch.tensor([-0.7, 0.9])]
+    arguments[wide] = arguments[wide].double()
+    found = function(*arguments)
+    assert found.dtype == torch.float64
+    expected = function(*(argument.double() for argument in arguments))
+    torch.testing.assert_close(found, expected, rtol=1e-14, atol=0)
